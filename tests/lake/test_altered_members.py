@@ -11,8 +11,10 @@ import pytest
 from skiway.errors import ConstraintViolation, NotFound, Unsupported
 from skiway.formats.iceberg.changes.evolution import AddColumn, DropColumn, MakeOptional, RenameColumn
 from skiway.lake.reading.columns import Columns
+from skiway.lake.reading.state import TableInCall
 from skiway.lake.writing import writable
 from skiway.lake.writing.writable import NothingToChange, WritableTable, _is_plain_cast, _type
+from skiway.model import v1
 
 INNER = pa.struct([("X", pa.int64()), ("t", pa.struct({"Y": pa.int64()}))])
 
@@ -20,10 +22,11 @@ INNER = pa.struct([("X", pa.int64()), ("t", pa.struct({"Y": pa.int64()}))])
 class Altered(WritableTable):
     """A table that remembers changes instead of committing them."""
 
-    columns = Columns("1", pa.schema([("A", pa.int64()), ("S", INNER)]))
     _changes = cast(Any, None)
 
     def __init__(self) -> None:
+        columns = Columns("1", pa.schema([("A", pa.int64()), ("S", INNER)]))
+        super().__init__(TableInCall(cast(Any, None), v1.Table(), catalog="c", schema_name="s", bound_columns=columns))
         self.made: list[Any] = []
         self._changes = SimpleNamespace(check_allowed=lambda: None, commit=self.made.extend)
 

@@ -188,7 +188,7 @@ def test_creating_a_table_reads_its_schema_a_constant_number_of_times(
             with monkeypatch.context() as patch:
                 _counting(patch, calls, lake_table, "columns_of")
                 _counting(patch, calls, lake_schema, "columns_in")
-                _counting(patch, calls, lake_table.TableInCall, "_snapshot")
+                _counting(patch, calls, lake_table.TableInCall, "state")
                 db.create_table(f"s.t{width}", pa.schema({f"c{number}": pa.int64() for number in range(width)}))
             per_width.append(dict(calls))
     assert per_width[0] == per_width[1] == {"columns_in": 1}

@@ -6,7 +6,8 @@ other iterable, of dicts has the rows.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,6 +16,23 @@ from skiway.airport.checks import instead_of
 from skiway.airport.tables import ArrowData
 from skiway.airport.wire.duckdb_sql import storage_type
 from skiway.errors import Internal
+
+
+@dataclass(frozen=True, slots=True)
+class CountedBatches:
+    """Batches with the expected number of their rows, which a scan can return for the client's progress bar."""
+
+    batches: Iterator[pa.RecordBatch]
+    expected_rows: int
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.batches)
+
+    def close(self) -> None:
+        """Close what produces the batches."""
+        if hasattr(self.batches, "close"):
+            self.batches.close()
+
 
 _ROWS_PER_BATCH: Final = 4096  # of rows that a generator yields one by one
 

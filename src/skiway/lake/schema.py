@@ -14,6 +14,7 @@ from skiway.formats.iceberg.types import iceberg_schema, schema_json
 from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
 from skiway.lake.reading.columns import ROWID, Columns, columns_in, columns_of
+from skiway.lake.reading.state import TableInCall
 from skiway.lake.reading.table import scan_mode
 from skiway.lake.views import ViewTable, view_table
 from skiway.lake.writing.commits import Changes, check_auto_commit, check_managed
@@ -254,15 +255,18 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
         return found
 
     def _table(self, record: v1.Table, *, listing: bool = False, columns: Columns | None = None) -> WritableTable:
-        return WritableTable(
+        problem = record.upstream.problem and tables.problem_of(self._context.callers.realm(), record)
+        known = TableInCall(
             self._context,
             record,
             catalog=self._catalog.display_name,
             schema_name=self.name,
-            listing=listing,
-            columns=columns,
+            comment=f"cannot be synchronised: {problem}" if problem else record.description,
+            is_listing=listing,
             scan_mode=scan_mode(self._catalog),
+            bound_columns=columns,
         )
+        return WritableTable(known)
 
     def _schema_error(self, record: v1.Table) -> PreconditionFailed | None:
         """The reason why the columns of a table are unknown; None if they are known."""

@@ -22,7 +22,7 @@ from skiway.airport.catalog import Catalog, Planned, Table
 from skiway.airport.conversion import without_views
 from skiway.airport.functions import TableFunction
 from skiway.airport.request import Request, ServedCall, call_of
-from skiway.airport.results import record_batches
+from skiway.airport.results import CountedBatches, record_batches
 from skiway.airport.server.host import Host
 from skiway.airport.server.lookup import OpenedTable, open_table, open_table_function, read_arguments, read_row
 from skiway.airport.server.tickets import (
@@ -339,11 +339,12 @@ def do_get(host: Host, request: Request, data: bytes) -> Iterator[bytes]:
     if fingerprint(schema) != ticket.fingerprint:
         raise table_changed(path, "it has other columns than when the scan was planned")
     rows = () if skip else table.scan(options)
+    expected = rows.expected_rows if isinstance(rows, CountedBatches) else table.row_count()
     return scan_frames(
         schema,
         rows,
         columns=opened.own_columns(options.columns),
-        rows=None if options.json_filters else table.row_count(),
+        rows=None if options.json_filters else expected,
         pool=host.memory_pool,
         call=call,
         what=f"the scan of table '{path}'",

@@ -1,5 +1,8 @@
 """The state in which a call reads a table: the columns that its client knows, and the snapshot that its transaction reads.
 
+`TableInCall` is what a call knows of a table before it reads it. Its method `state` finds out which snapshot the call reads, and
+returns it as a `TableState`. Both are immutable: scans, writes and statistics are functions of a state.
+
 A client sends the binding of a table back with every call, so that no server remembers what it knows:
 
     3f2c…@4-9ab0        the id of the table and the id of its schema that the client knows
@@ -10,29 +13,28 @@ The second form also tells the INSERT of CREATE TABLE … AS from any other: see
 
 from __future__ import annotations
 
-import copy
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Final, Self
+from typing import Final
 
 import pyarrow as pa
 
-from skiway.airport import Bindable, Table, TimePoint, TimeTravel, current_request
+from skiway.airport import TimePoint, current_request
 from skiway.airport.server.tickets import table_changed
 from skiway.errors import InvalidArgument, NotFound
-from skiway.formats import OpenedTable, Snapshot, data_files
+from skiway.formats import OpenedTable, Snapshot, TableHandle, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.schemas import field_id
 from skiway.lake.context import Context
-from skiway.lake.policies import masked_columns, with_optional
+from skiway.lake.policies import masked_columns
 from skiway.lake.reading.columns import Columns, columns_of
-from skiway.lake.reading.opened_tables import snapshot_at, snapshot_with_id
+from skiway.lake.reading.opened_tables import AppendedRange, snapshot_at, snapshot_with_id
 from skiway.lake.transactions import is_explicit
-from skiway.metastore import Realm, snapshots, tables
+from skiway.metastore import Realm, snapshots, statistics
 from skiway.metastore.records.policies import Restriction
 from skiway.metastore.resources.catalogs import ScanMode
 from skiway.metastore.transactions.staged_writes import TransactionState
@@ -91,178 +93,182 @@ COMMIT_TIME = timedelta(minutes=1)
 """Longer than a commit takes from the time in its record to the moment when others see it."""
 
 
-class TableInCall(Table, TimeTravel, Bindable):
-    """A table, for the duration of one call. `columns` are those that the client knows, by default the current ones."""
+@dataclass(frozen=True, eq=False)
+class TableInCall:
+    """A table as the client of a call knows it, at a point in time if the call names one.
 
-    def __init__(
-        self,
-        context: Context,
-        record: v1.Table,
-        *,
-        catalog: str,
-        schema_name: str,
-        listing: bool = False,
-        columns: Columns | None = None,
-        scan_mode: ScanMode = "server",
-    ) -> None:
-        self.name = record.display_name
-        problem = record.upstream.problem and tables.problem_of(context.callers.realm(), record)
-        self.comment = f"cannot be synchronised: {problem}" if problem else record.description
-        self.record = record
-        self._context = context
-        self._catalog, self._schema_name = catalog, schema_name
-        self._listing, self._scan_mode = listing, scan_mode
-        self.is_created_by_caller = False
-        self._columns = columns
-        self._point: TimePoint | None = None
+    Without `bound_columns`, the client knows the current columns.
+    """
+
+    context: Context
+    record: v1.Table
+    catalog: str
+    schema_name: str
+    comment: str = ""
+    is_listing: bool = False
+    scan_mode: ScanMode = "server"
+    bound_columns: Columns | None = None
+    point: TimePoint | None = None
+    is_created_by_caller: bool = False
 
     @property
     def id(self) -> str:
         """The table's id, which does not change when the table is renamed."""
         return self.record.resource_id.id
 
-    # -- columns ------------------------------------------------------------------------------------------------------
-
     @property
-    def columns(self) -> Columns:
-        """The columns that this client knows."""
-        if self._columns is None:  # kept, because looking them up takes as long as their description is wide
-            self._columns = columns_of(self.record.schema_json)
-        return self._columns
+    def name(self) -> str:
+        """The name of the table, without its schema."""
+        return self.record.display_name
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns as they were announced to the client."""
-        announced = self.columns.announced
-        masked = self._masked
-        return with_optional(announced, masked) if masked else announced
+    @cached_property
+    def realm(self) -> Realm:
+        """The metastore of the caller's account without policies, which are applied here."""
+        return self.context.callers.realm().without_policies()
 
     # -- policies -----------------------------------------------------------------------------------------------------
 
     @cached_property
     def restriction(self) -> Restriction | None:
         """What policies leave of the table for the caller; None if none restricts it."""
-        callers = self._context.callers
-        if not self._context.lookups.get("policies", lambda: callers.is_under_policies):
+        callers = self.context.callers
+        if not self.context.lookups.get("policies", lambda: callers.is_under_policies):
             return None
         return callers.restriction(self.record)
 
     @property
-    def _masked(self) -> Mapping[str, v1.Policy]:
+    def masked(self) -> Mapping[str, v1.Policy]:
         """The policies that mask columns that the client knows, by their names."""
         return masked_columns(self.restriction, self.columns.stored) if self.restriction else {}
 
     @property
-    def _is_hidden(self) -> bool:
-        """Whether the caller must not see some rows or values, so that only `_restricted_rows` may read them."""
+    def is_hidden(self) -> bool:
+        """Whether the caller must not see some rows or values, so that only the query that applies policies may read them."""
         return self.restriction is not None and bool(
-            self.restriction.filters or self.restriction.missing or self._masked
+            self.restriction.filters or self.restriction.missing or self.masked
         )
 
-    def binding(self) -> str:
-        """The table's id and that of its schema."""
-        now = self.columns
-        found = self._context.columns(self.id, now.id, lambda: replace(now, wanted=pa.schema([])))
-        return str(Binding(self.id, found.id, now.wanted if self.is_created_by_caller else None))
+    # -- columns and their statistics ------------------------------------------------------------------------------------------------------
 
-    def bound(self, binding: str) -> Self:
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns that this client knows, kept because a lookup takes as long as their description is wide."""
+        return self.bound_columns or columns_of(self.record.schema_json)
+
+    @cached_property
+    def has_statistics(self) -> bool:
+        """Whether columns have statistics: those of files, or of a profile. Files of mirrored and managed tables have bounds."""
+        has_files = self.record.metadata_location or self.record.upstream.HasField("connector_id")
+        return bool(has_files) or statistics.has_column_statistics(self.realm, self.id)
+
+    @property
+    def binding(self) -> str:
+        """The ids of the table and of the columns that the client knows."""
+        columns = self.columns
+        shared = self.context.columns(self.id, columns.id, lambda: replace(columns, wanted=pa.schema([])))
+        return str(Binding(self.id, shared.id, columns.wanted if self.is_created_by_caller else None))
+
+    def bound(self, binding: str) -> TableInCall:
         """The table as a client with this binding knows it."""
         table_id, columns_id, created = Binding.split(binding)
         if table_id != self.id:
             raise table_changed(self.name, "it was replaced by another of the same name")
-        known = self._context.columns(self.id, columns_id, lambda: self._known_columns(columns_id))
+        known = self.context.columns(self.id, columns_id, lambda: self._known_columns(columns_id))
         if created is None:
-            return self._like(columns=known)
+            return replace(self, bound_columns=known)
         # Always the same object, because what is derived from it is as large as the table is wide.
-        as_created = self._context.columns(
+        as_created = self.context.columns(
             self.id, binding, lambda: replace(known, wanted=Binding.parse(binding).wanted or pa.schema([]))
         )
-        return self._like(columns=as_created, created=True)
+        return replace(self, bound_columns=as_created, is_created_by_caller=True)
 
-    def created_as(self, given: pa.Schema) -> Self:
-        """The table as the client knows it that has just created it with the columns `given`."""
-        return self._like(columns=self.columns.created_as(given), created=True)
+    def created_as(self, columns: pa.Schema) -> TableInCall:
+        """The table as the client knows it that has just created it with these columns."""
+        return replace(self, bound_columns=self.columns.created_as(columns), is_created_by_caller=True)
 
-    def at(self, point: TimePoint) -> Self:
+    def at(self, point: TimePoint) -> TableInCall:
         """The table at a point in time, with the columns that it had then."""
-        then = self._like(point=point)
-        snapshot = then._snapshot()
-        assert snapshot is not None  # a point without a snapshot is an error
-        columns = columns_of(then._opened.at(snapshot).schema_at(snapshot).json)
-        then._columns = replace(columns, wanted=self.columns.wanted)
-        return then
-
-    def _like(self, *, columns: Columns | None = None, point: TimePoint | None = None, created: bool = False) -> Self:
-        other = copy.copy(self)
-        other._columns = columns or self._columns
-        other._point = point or self._point
-        other.is_created_by_caller = created or self.is_created_by_caller
-        return other
+        then = replace(self, point=point)
+        state = then.state()
+        assert state is not None  # a point without a snapshot is an error
+        columns = columns_of(state.handle.schema_at(state.snapshot).json)
+        return replace(then, bound_columns=replace(columns, wanted=self.columns.wanted))
 
     def _known_columns(self, columns_id: str) -> Columns:
         """Columns that another server announced, or that are no longer in the cache."""
         for schema_json in self._schemas():
-            found = columns_of(schema_json)
-            if found.id == columns_id:
-                return found
+            columns = columns_of(schema_json)
+            if columns.id == columns_id:
+                return columns
         raise table_changed(self.name, "its schema at the time of ATTACH is no longer known")
 
     def _schemas(self) -> Iterator[str]:
         from skiway.formats.iceberg.types import arrow_schema
 
         yield self.record.schema_json
-        handle = self._opened.handle
+        handle = self._open().handle
         if isinstance(handle, IcebergTable):
             yield from (arrow_schema(schema).json for schema in handle.metadata.schemas)
-        yield from (each.schema_json for each in snapshots.scan(self._realm, self.id) if each.schema_json)
+        yield from (stored.schema_json for stored in snapshots.scan(self.realm, self.id) if stored.schema_json)
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
+    # -- states -------------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _realm(self) -> Realm:
-        return self._context.callers.realm().without_policies()  # this class applies them
+    def state(self) -> TableState | None:
+        """The state that the transaction of the request reads; None if the table has no snapshot."""
+        opened, transaction = self._in_transaction()
+        return self._state_of(transaction, opened)
 
-    @cached_property
-    def _opened(self) -> OpenedTable:
-        return self._context.handles.open(self._realm, self.record)
+    def planned_state(self, snapshot_id: int) -> TableState:
+        """The state of a planned part: a snapshot of the table, or the table as the transaction had changed it by then."""
+        opened = None
+        if self.point is None and is_explicit():
+            opened, transaction = self._in_transaction()
+            earlier = transaction.earlier(snapshot_id)
+            state = None if earlier is None else self._state_of(earlier, opened)
+            if state is not None:
+                return state
+        return self._with_id(snapshot_id, opened or self._open())
 
-    def _snapshot(self) -> Snapshot | None:
-        """The snapshot that the request's transaction reads; None if the table has none."""
-        return self._snapshot_in(self._state())
+    def _in_transaction(self) -> tuple[OpenedTable | None, TransactionState]:
+        """What the transaction of the request reads and has written, and the table if it was opened to find that out."""
+        reopened: list[OpenedTable] = []
 
-    def _state(self) -> TransactionState:
-        """The table as the transaction of the request sees it."""
-        transaction = current_request().transaction_id
-        point = f"{self._point.unit}:{self._point.value}" if self._point else ""
-        found = self._context.transactions.pinned(transaction, self.id, point, find=self._find)
-        if self._point is not None:
-            return TransactionState(transaction, found, ())
-        return self._context.transactions.state(transaction, self.id, read=found)
+        def find(as_of: datetime | None) -> int | None:
+            reopened.append(self._open(relist=True))
+            return self._snapshot_id(reopened[0], as_of)
 
-    def _snapshot_in(self, state: TransactionState) -> Snapshot | None:
-        """The snapshot of a state. Only its transaction sees the one of a state with writes."""
-        if not state.writes:
-            return None if state.base_id is None else self._with_id(state.base_id)
-        self._opened = self._opened_again()
-        if state.base_id is not None:
-            self._with_id(state.base_id)
-        handle = self._opened.handle
-        assert isinstance(handle, IcebergTable)  # as are all managed tables
-        self._opened = self._context.handles.open_in_transaction(self._realm, self.record, handle, state)
-        assert self._opened.current is not None
-        return self._opened.current
+        transactions, transaction = self.context.transactions, current_request().transaction_id
+        point = f"{self.point.unit}:{self.point.value}" if self.point else ""
+        pinned = transactions.pinned(transaction, self.id, point, find=find)
+        opened = reopened[0] if reopened else None
+        if self.point is not None:
+            return opened, TransactionState(transaction, pinned, ())
+        return opened, transactions.state(transaction, self.id, read=pinned)
 
-    def _find(self, as_of: datetime | None) -> int | None:
-        self._opened = self._opened_again()
-        if self._point is not None:
-            return snapshot_at(self._opened, self._point).id
+    def _state_of(self, transaction: TransactionState, opened: OpenedTable | None) -> TableState | None:
+        """What a transaction reads. Only the transaction itself sees a state with writes."""
+        if not transaction.writes:
+            if transaction.base_id is None:
+                return None
+            return self._with_id(transaction.base_id, opened or self._open(), transaction)
+        base = opened or self._open(relist=True)
+        if transaction.base_id is not None:
+            base = self._with_id(transaction.base_id, base).opened
+        assert isinstance(base.handle, IcebergTable)  # as are all managed tables
+        changed = self.context.handles.open_in_transaction(self.realm, self.record, base.handle, transaction)
+        assert changed.current is not None
+        return TableState(self, changed, changed.current, transaction)
+
+    def _snapshot_id(self, opened: OpenedTable, as_of: datetime | None) -> int | None:
+        """The snapshot at the point in time, or the one that was current at the begin of a transaction."""
+        if self.point is not None:
+            return snapshot_at(opened, self.point).id
         if as_of is not None and self._may_have_changed(as_of):
-            found, is_replaced = snapshots.current_at(self._realm, self.id, as_of)
+            earlier, is_replaced = snapshots.current_at(self.realm, self.id, as_of)
             if is_replaced:
-                own = snapshots.written_by(self._realm, current_request().transaction_id, self.id)
-                return found if own is None else own
-        current = self._opened.current
-        return None if current is None else current.id
+                own = snapshots.written_by(self.realm, current_request().transaction_id, self.id)
+                return earlier if own is None else own
+        return None if opened.current is None else opened.current.id
 
     def _may_have_changed(self, moment: datetime) -> bool:
         """Whether the table may have had another snapshot at a moment.
@@ -274,58 +280,87 @@ class TableInCall(Table, TimeTravel, Bindable):
             return False
         return not self.record.metadata_location or self.record.updated_at.ToDatetime(UTC) >= moment - COMMIT_TIME
 
-    def _planned(self, snapshot_id: int) -> Snapshot:
-        """The snapshot of a planned part: one of the table, or the table as the transaction has changed it by then."""
-        if self._point is None and is_explicit():
-            state = self._state().earlier(snapshot_id)
-            found = None if state is None else self._snapshot_in(state)
-            if found is not None:
-                return found
-        return self._with_id(snapshot_id)
-
-    def _with_id(self, snapshot_id: int) -> Snapshot:
+    def _with_id(
+        self, snapshot_id: int, opened: OpenedTable, transaction: TransactionState | None = None
+    ) -> TableState:
         try:
-            return self._listed(snapshot_id)
+            return TableState(self, opened, _listed(opened, snapshot_id), transaction)
         except NotFound:  # another server may have listed a folder that has changed since this one did
-            self._opened = self._opened_again()
+            reopened = self._open(relist=True)
         try:
-            return self._listed(snapshot_id)
+            return TableState(self, reopened, _listed(reopened, snapshot_id), transaction)
         except NotFound:  # removed from the table, but a transaction that began before may still read it
-            if not current_request().transaction_id or self._point is not None:
+            if not current_request().transaction_id or self.point is not None:
                 raise
-            earlier = self._context.handles.open_earlier(self._realm, self.record, snapshot_id)
+            earlier = self.context.handles.open_earlier(self.realm, self.record, snapshot_id)
             if earlier is None:
                 raise
-            self._opened = earlier
-            return self._listed(snapshot_id)
+            return TableState(self, earlier, _listed(earlier, snapshot_id), transaction)
 
-    def _listed(self, snapshot_id: int) -> Snapshot:
-        now = self._opened.current
-        return now if now and now.id == snapshot_id else snapshot_with_id(self._opened, snapshot_id)
-
-    def _opened_again(self) -> OpenedTable:
-        return self._context.handles.open(self._realm, self.record, relist=True, current=self._current)
+    def _open(self, *, relist: bool = False) -> OpenedTable:
+        return self.context.handles.open(self.realm, self.record, relist=relist, current=self._current)
 
     def _current(self) -> snapshots.StoredSnapshot | None:
         """The current snapshot of a mirrored table."""
-        return self._context.lookups.get(("snapshot", self.id), lambda: snapshots.current(self._realm, self.id))
+        return self.context.lookups.get(("snapshot", self.id), lambda: snapshots.current(self.realm, self.id))
 
-    def files(self, snapshot: Snapshot) -> pa.Table:
-        """The data files of a snapshot."""
-        return data_files(self._opened.at(snapshot).files(snapshot))
 
-    def _readable(self, snapshot: Snapshot) -> pa.Schema:
+def _listed(opened: OpenedTable, snapshot_id: int) -> Snapshot:
+    current = opened.current
+    return current if current and current.id == snapshot_id else snapshot_with_id(opened, snapshot_id)
+
+
+@dataclass(frozen=True, eq=False)
+class TableState:
+    """A table as a call reads it: in one snapshot, with the columns that the client of the call knows."""
+
+    table: TableInCall
+    opened: OpenedTable
+    snapshot: Snapshot
+    transaction: TransactionState | None = None
+    """The writes of the transaction that the snapshot contains; None for the snapshot of a planned part."""
+
+    @property
+    def handle(self) -> TableHandle:
+        """What reads the snapshot."""
+        return self.opened.at(self.snapshot)
+
+    @property
+    def iceberg(self) -> IcebergTable:
+        """What reads the snapshot of a managed table."""
+        assert isinstance(self.opened.handle, IcebergTable)  # as are all managed tables
+        return self.opened.handle
+
+    @property
+    def staged(self) -> TransactionState | None:
+        """The state of the explicit transaction to which a statement adds its changes; None if the statement commits."""
+        return self.transaction if is_explicit() else None
+
+    @property
+    def range(self) -> AppendedRange | None:
+        """The range of snapshots to read; None for a single snapshot."""
+        point = self.table.point
+        if point is None or point.unit == "timestamp" or point.value in self.opened.handle.refs:
+            return None
+        return AppendedRange.parse(point.value)
+
+    @property
+    def files(self) -> pa.Table:
+        """The data files of the snapshot."""
+        return data_files(self.handle.files(self.snapshot))
+
+    def readable(self) -> pa.Schema:
         """The columns to read: in time travel those of the snapshot, otherwise those that the client knows and that
         still exist.
 
         A transaction that began before the last change reads an older snapshot, and also has its columns.
         """
-        if self._point is not None:
-            return self.columns.stored
-        opened = self._opened
+        columns, opened = self.table.columns, self.opened
+        if self.table.point is not None:
+            return columns.stored
         there = opened.handle.schema.arrow
-        if opened.current is None or opened.current.id != snapshot.id:
+        if opened.current is None or opened.current.id != self.snapshot.id:
             ids = set(map(field_id, there))
-            then = opened.at(snapshot).schema_at(snapshot).arrow
+            then = self.handle.schema_at(self.snapshot).arrow
             there = pa.schema([*there, *(field for field in then if field_id(field) not in ids)])
-        return self.columns.readable(there, table=self.name)
+        return columns.readable(there, table=self.table.name)

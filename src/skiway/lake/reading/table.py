@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Final, cast
+from typing import Final, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.airport import (
+    Bindable,
     ColumnStatistics,
     FunctionCall,
     HasStatistics,
@@ -27,16 +27,18 @@ from skiway.airport import (
     Request,
     ScanOptions,
     Table,
+    TimePoint,
+    TimeTravel,
     current_request,
 )
-from skiway.airport.tables import with_parsed_filter
+from skiway.airport.results import CountedBatches
+from skiway.airport.tables import ArrowData, with_parsed_filter
 from skiway.errors import Unsupported
 from skiway.formats import MatchingPart, Snapshot, TableHandle, WholeFile
 from skiway.formats.schemas import field_id
 from skiway.lake.context import unit_of_work
-from skiway.lake.policies import OriginalRows, RestrictedRows, pruning_filter
+from skiway.lake.policies import OriginalRows, RestrictedRows, pruning_filter, with_optional
 from skiway.lake.reading.columns import ROWID, Columns, with_nulls
-from skiway.lake.reading.opened_tables import AppendedRange
 from skiway.lake.reading.scans import (
     MAX_FILES,
     MAX_PARTS,
@@ -52,9 +54,8 @@ from skiway.lake.reading.scans import (
     split,
     without_empty,
 )
-from skiway.lake.reading.state import TableInCall
+from skiway.lake.reading.state import TableInCall, TableState
 from skiway.lake.reading.statistics import in_type
-from skiway.metastore import statistics
 from skiway.metastore.resources.catalogs import SCAN_MODE, ScanMode
 from skiway.model import v1
 from skiway.sandbox.relations import FileGroup
@@ -110,231 +111,273 @@ FIRST_BATCH_ROWS = 16_384
 1.5 instead of 6 MB."""
 
 
-class LakeTable(TableInCall, Planned, HasStatistics, DirectFiles, CountsRows):
-    """A table that clients read. Files are planned and read for each call."""
+class LakeTable(Table, TimeTravel, Bindable, Planned, HasStatistics, DirectFiles, CountsRows):
+    """A table that clients read. Every method finds out which state of the table its call reads."""
 
-    _expected_rows: int | None = None
+    def __init__(self, known: TableInCall) -> None:
+        self.known = known
+        self.name, self.comment = known.name, known.comment
 
-    def _restricted_rows(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        """The rows that policies leave. Files are pruned by row filters and, without any, by harmless conditions."""
-        assert self.restriction is not None
-        part, other = None if options.part is None else Part.unpacked(options.part), self._like()
-        pruning = pruning_filter(options, self.restriction, self._masked)
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as they were announced to the client."""
+        return announced_schema(self.known)
 
-        def original(wanted: ScanOptions) -> Iterator[pa.RecordBatch]:
-            return other.original(with_parsed_filter(replace(wanted), pruning) if pruning else wanted, part)
+    def binding(self) -> str:
+        """The table's id and that of its schema."""
+        return self.known.binding
 
-        has_ids = not self.restriction.filters  # the positions of rows would tell how many are hidden
-        base = (WithRowIds if has_ids else OriginalRows)(self.name, self.columns.announced, original)
-        return self._policed(base).rows(options)
+    def bound(self, binding: str) -> Self:
+        """The table as a client with this binding knows it."""
+        return type(self)(self.known.bound(binding))
 
-    def _policed(self, base: Table) -> RestrictedRows:
-        assert self.restriction is not None
-        place = (self._catalog, self._schema_name, self.name)
-        return RestrictedRows(self._context, self.restriction, base, place, self.columns.stored)
-
-    # -- reading ------------------------------------------------------------------------------------------------------
+    def at(self, point: TimePoint) -> Self:
+        """The table at a point in time, with the columns that it had then."""
+        return type(self)(self.known.at(point))
 
     def plan(self, options: ScanOptions) -> Sequence[bytes | FunctionCall]:
         """The files to read, in parts of about the same size, all of one snapshot."""
-        mode = self._scan_mode if may_read_files(self._scan_mode, options, current_request()) else "server"
-        return [part.packed() if isinstance(part, Part) else part for part in self._parts(options, mode)]
+        mode = self.known.scan_mode if may_read_files(self.known.scan_mode, options, current_request()) else "server"
+        state = self._state()
+        planned = [] if state is None else parts(state, options, mode)
+        return [part.packed() if isinstance(part, Part) else part for part in planned]
 
-    def _parts(self, options: ScanOptions, mode: ScanMode) -> Sequence[Part | FunctionCall]:
-        self._context.callers.require("table.read", self.record)
-        snapshot = self._snapshot()
-        if snapshot is None:
-            return []
-        if self._is_hidden:  # the number of parts, and what is pruned, would tell about hidden rows
-            self._log_plan(options, snapshot, self.files(snapshot), 1)
-            return [Part(snapshot.id, [])]
-        handle = self._opened.at(snapshot)
-        chosen = self._chosen_files(snapshot, options, self._readable(snapshot))
-        most = self._context.max_parts
-        if mode != "server" and self.restriction is None:  # files have all rows and columns
-            groups = [part.of(chosen) for part in split(snapshot.id, chosen, part_bytes=1, most=most)]
-            calls = file_calls(self.columns, handle, snapshot, groups)
-            if calls is not None:
-                self._log_plan(options, snapshot, chosen, len(calls), reader="client")
-                return calls
-        part_bytes = self._context.part_bytes
-        matching = self._matching_parts(snapshot, chosen, options)
-        chosen = without_empty(chosen, matching)
-        parts = split(snapshot.id, chosen, part_bytes=part_bytes, most=most, within_files=True, matching=matching)
-        self._log_plan(options, snapshot, chosen, len(parts))
-        return parts
-
-    def _matching_parts(self, snapshot: Snapshot, chosen: pa.Table, options: ScanOptions) -> Mapping[int, MatchingPart]:
-        """How much of the chosen files the filter leaves, if that saves parts without matching rows.
-
-        A part without matching rows costs the client 5 ms. A lookup in a file of 100 MiB had three of them.
-        """
-        if not options.filter or chosen.num_rows > MAX_PARTS:
-            return {}
-        size = pc.sum(chosen["size_bytes"], min_count=0).as_py()
-        is_parquet = pc.all(pc.equal(chosen["format"], "parquet"), min_count=0).as_py()
-        if not is_parquet or size <= self._context.part_bytes:
-            return {}
-        handle = self._opened.at(snapshot)
-        return handle.matching_parts(snapshot, chosen, options.filter, schema=self._readable(snapshot))
-
-    def scan(self, options: ScanOptions) -> pa.RecordBatchReader | Iterator[pa.RecordBatch]:
+    def scan(self, options: ScanOptions) -> ArrowData:
         """The rows of one part, or of all."""
-        self._context.callers.require("table.read", self.record)
-        if self._is_hidden:
-            return self._restricted_rows(options)
-        given = None if options.part is None else Part.unpacked(options.part)
-        if given is not None:
-            return self._read(given, options) if given.ordinals else self.original(options, given)
-        parts = self._parts(options, "server")
-        return (batch for part in parts if isinstance(part, Part) for batch in self._read(part, options))
-
-    def original(self, options: ScanOptions, part: Part | None) -> Iterator[pa.RecordBatch]:
-        """The rows as they are stored, for policies to be applied: those of a part, or of the current snapshot."""
-        if part is not None and part.ordinals:
-            yield from self._read(part, options)
-            return
-        snapshot = self._snapshot() if part is None else self._planned(part.snapshot_id)
-        if snapshot is not None:
-            chosen = self._chosen_files(snapshot, options, self._readable(snapshot))
-            for each in split(snapshot.id, chosen):
-                yield from self._read(each, options)
-
-    def _chosen_files(self, snapshot: Snapshot, options: ScanOptions, schema: pa.Schema) -> pa.Table:
-        """The files to read: those that the filter leaves, and of a range of snapshots only the appended ones."""
-        chosen = self._opened.at(snapshot).plan(snapshot, options.filter or None, schema=schema)
-        return chosen if self._range is None else self._range.appended(self._opened, chosen)
-
-    @property
-    def _range(self) -> AppendedRange | None:
-        """The range of snapshots to read; None for a single snapshot."""
-        if self._point is None or self._point.unit == "timestamp" or self._point.value in self._opened.handle.refs:
-            return None
-        return AppendedRange.parse(self._point.value)
+        self._require_read()
+        if self.known.is_hidden:
+            return restricted_rows(self.known, options)
+        part = None if options.part is None else Part.unpacked(options.part)
+        if part is None:
+            state = self.known.state()
+            return () if state is None else all_rows(state, parts(state, options, "server"), options)
+        state = self.known.planned_state(part.snapshot_id)
+        return part_rows(state, part, options) if part.ordinals else original_rows(state, options)
 
     def direct_files(self, options: ScanOptions) -> list[FileGroup] | None:
         """The files for DuckDB to read in a query on the server, if it reads them as `scan` does."""
-        self._context.callers.require("table.read", self.record)
-        snapshot = self._snapshot()
-        if self._is_hidden or snapshot is None or len(self.columns.wanted):
+        state = self._state()
+        if self.known.is_hidden or state is None or len(self.known.columns.wanted):
             return None
-        if not all(map(is_direct, self.columns.stored)):
-            return None  # without a plan, which a scan makes
-        readable = self._readable(snapshot)
-        handle = self._opened.at(snapshot)
-        chosen = self._chosen_files(snapshot, options, readable)
-        has_all = len(readable) == len(self.columns.stored) and chosen.num_rows <= MAX_FILES
-        files = handle.whole_files(snapshot, chosen, max_remote=MAX_REMOTE_FILES) if has_all else None
-        groups = None if files is None else file_groups(readable, files)
-        if groups is not None:
-            self._log_plan(options, snapshot, chosen, 1)
-        return groups
+        return whole_files(state, options)
 
     def counted_rows(self) -> int | None:
         """The number of rows, from the metadata; None if deletes have to be read, or policies hide rows."""
-        self._context.callers.require("table.read", self.record)
-        snapshot = self._snapshot()
-        if self._is_hidden or self._range is not None:
+        state = self._state()
+        if self.known.is_hidden or (state is not None and state.range is not None):
             return None
-        if snapshot is None:
+        if state is None:
             return 0
-        totals = self._opened.totals(snapshot)
+        totals = state.opened.totals(state.snapshot)
         if totals.rows is not None:
-            self._log_plan(ScanOptions(columns=[]), snapshot, None, 0)
+            log_plan(state, ScanOptions(columns=[]), None, 0)
         return totals.rows
-
-    def row_count(self) -> int | None:
-        """The number of rows of the part that is read; None before a scan, and if policies hide some of them."""
-        return self._expected_rows
-
-    def _read(self, part: Part, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        snapshot = self._planned(part.snapshot_id)
-        handle = self._opened.at(snapshot)
-        all_files = handle.files(snapshot)
-        files = part.of(all_files)
-        shares = 1 if part.share is None else part.share[1]
-        self._expected_rows = pc.sum(files["row_count"], min_count=0).as_py() // shares
-        wanted = self.schema.names if options.columns is None else options.columns
-        readable = self._readable(snapshot)
-        there = frozenset(readable.names)
-        rows = handle.read(
-            snapshot,
-            columns=[name for name in wanted if name in there],
-            filter=options.filter or None,
-            files=files,
-            schema=readable,
-            positions=ROWID in wanted,
-            batch_rows=BATCH_ROWS,
-            first_batch_rows=None if options.filter else FIRST_BATCH_ROWS,
-            share=part.share,
-        )
-        identified = numbered(rows, RowIds.of(self.id, snapshot.id, all_files)) if ROWID in wanted else iter(rows)
-        if len(self.columns.wanted):
-            identified = (self.columns.shown(batch, table=self.name) for batch in identified)
-        gone = [self.schema.field(name) for name in wanted if name != ROWID and name not in there]
-        return with_nulls(identified, gone) if gone else identified
-
-    def _log_plan(
-        self, options: ScanOptions, snapshot: Snapshot, chosen: pa.Table | None, parts: int, *, reader: str = "server"
-    ) -> None:
-        """Record which files a scan reads; without `chosen`, none."""
-        totals = self._opened.totals(snapshot)
-        callers, plans = self._context.callers, self._context.plans
-        size: int = 0 if chosen is None else pc.sum(chosen["size_bytes"], min_count=0).as_py()
-        self._context.usage.read(
-            self._realm,
-            self.id,
-            caller=callers.authenticated.subject,
-            unit=unit_of_work(current_request()),
-            columns=self.columns.stored.names if options.columns is None else options.columns,
-            size_bytes=size,
-        )
-        plans.add(
-            Plan(
-                account_id=self._realm.account_id,
-                planned_at=plans.clock(),
-                subject=callers.authenticated.subject,
-                catalog=self._catalog,
-                schema_name=self._schema_name,
-                table_name=self.name,
-                snapshot_id=snapshot.id,
-                filter=options.json_filters,
-                columns=options.columns,
-                files_considered=totals.files,
-                files_read=0 if chosen is None else chosen.num_rows,
-                bytes_considered=totals.size_bytes,
-                bytes_read=size,
-                endpoints=parts,
-                reader=reader,
-            )
-        )
-
-    # -- statistics ---------------------------------------------------------------------------------------------------
 
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:  # noqa: ARG002
         """The statistics of the column in the snapshot that the transaction reads, which is pinned by this call."""
-        if self.restriction is not None and (self.restriction.filters or column in self._masked):
+        known = self.known
+        if known.restriction is not None and (known.restriction.filters or column in known.masked):
             return ColumnStatistics()
-        if self._listing:
-            return self._announceable
-        self._context.callers.require("table.read", self.record)
-        snapshot = self._snapshot()
-        if snapshot is None:
+        if known.is_listing:
+            return announced_statistics(known)
+        state = self._state()
+        if state is None:
             return ColumnStatistics(has_not_null=False)
-        if self._range is not None:
+        if state.range is not None:
             return ColumnStatistics()
-        found = self._context.statistics.of(
-            self._realm, self.id, snapshot, self.columns, handle=lambda: self._opened.at(snapshot)
+        by_name = known.context.statistics.of(
+            known.realm, known.id, state.snapshot, known.columns, handle=lambda: state.handle
         )
-        return in_type(found[column], self.columns.stored.field(column), self.schema.field(column))
+        return in_type(by_name[column], known.columns.stored.field(column), self.schema.field(column))
 
-    @cached_property
-    def _announceable(self) -> ColumnStatistics:
-        """The statistics in a listing, which only say that statistics exist.
+    def _require_read(self) -> None:
+        self.known.context.callers.require("table.read", self.known.record)
 
-        Files have bounds, of mirrored tables as well as of managed ones.
-        """
-        has_files = self.record.metadata_location or self.record.upstream.HasField("connector_id")
-        if not has_files and not statistics.has_column_statistics(self._realm, self.id):
-            raise Unsupported(f"table {self.name!r} has no statistics yet")
-        return ColumnStatistics(has_not_null=False)
+    def _state(self) -> TableState | None:
+        self._require_read()
+        return self.known.state()
+
+
+def announced_schema(table: TableInCall) -> pa.Schema:
+    """The columns as they were announced to the client. Those with a mask may be NULL."""
+    announced, masked = table.columns.announced, table.masked
+    return with_optional(announced, masked) if masked else announced
+
+
+# -- scans ----------------------------------------------------------------------------------------------------------------
+
+
+def parts(state: TableState, options: ScanOptions, mode: ScanMode) -> Sequence[Part | FunctionCall]:
+    """The parts of a scan, or the calls with which the client reads the files itself."""
+    table, snapshot = state.table, state.snapshot
+    if table.is_hidden:  # the number of parts, and what is pruned, would tell about hidden rows
+        log_plan(state, options, state.files, 1)
+        return [Part(snapshot.id, [])]
+    readable = state.readable()
+    files = _chosen_files(state, options, readable)
+    most, part_bytes = table.context.max_parts, table.context.part_bytes
+    if mode != "server" and table.restriction is None:  # files have all rows and columns
+        groups = [part.of(files) for part in split(snapshot.id, files, part_bytes=1, most=most)]
+        calls = file_calls(table.columns, state.handle, snapshot, groups)
+        if calls is not None:
+            log_plan(state, options, files, len(calls), reader="client")
+            return calls
+    matching = _matching_parts(state, files, options, readable)
+    files = without_empty(files, matching)
+    planned = split(snapshot.id, files, part_bytes=part_bytes, most=most, within_files=True, matching=matching)
+    log_plan(state, options, files, len(planned))
+    return planned
+
+
+def _chosen_files(state: TableState, options: ScanOptions, readable: pa.Schema) -> pa.Table:
+    """The files to read: those that the filter leaves, and of a range of snapshots only the appended ones."""
+    files = state.handle.plan(state.snapshot, options.filter or None, schema=readable)
+    appended = state.range
+    return files if appended is None else appended.appended(state.opened, files)
+
+
+def _matching_parts(
+    state: TableState, files: pa.Table, options: ScanOptions, readable: pa.Schema
+) -> Mapping[int, MatchingPart]:
+    """How much of the chosen files the filter leaves, if that saves parts without matching rows.
+
+    A part without matching rows costs the client 5 ms. A lookup in a file of 100 MiB had three of them.
+    """
+    if not options.filter or files.num_rows > MAX_PARTS:
+        return {}
+    size = pc.sum(files["size_bytes"], min_count=0).as_py()
+    is_parquet = pc.all(pc.equal(files["format"], "parquet"), min_count=0).as_py()
+    if not is_parquet or size <= state.table.context.part_bytes:
+        return {}
+    return state.handle.matching_parts(state.snapshot, files, options.filter, schema=readable)
+
+
+def all_rows(
+    state: TableState, planned: Sequence[Part | FunctionCall], options: ScanOptions
+) -> Iterator[pa.RecordBatch]:
+    """The rows of all parts, which are read one after the other."""
+    return (batch for part in planned if isinstance(part, Part) for batch in part_rows(state, part, options))
+
+
+def original_rows(state: TableState, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+    """The rows as they are stored, for policies to be applied."""
+    files = _chosen_files(state, options, state.readable())
+    return all_rows(state, split(state.snapshot.id, files), options)
+
+
+def part_rows(state: TableState, part: Part, options: ScanOptions) -> CountedBatches:
+    """The rows of a part, in the columns that the client knows."""
+    table, snapshot, handle = state.table, state.snapshot, state.handle
+    all_files = handle.files(snapshot)
+    files = part.of(all_files)
+    shares = 1 if part.share is None else part.share[1]
+    schema = announced_schema(table)
+    wanted = schema.names if options.columns is None else options.columns
+    readable = state.readable()
+    there = frozenset(readable.names)
+    rows = handle.read(
+        snapshot,
+        columns=[name for name in wanted if name in there],
+        filter=options.filter or None,
+        files=files,
+        schema=readable,
+        positions=ROWID in wanted,
+        batch_rows=BATCH_ROWS,
+        first_batch_rows=None if options.filter else FIRST_BATCH_ROWS,
+        share=part.share,
+    )
+    batches = numbered(rows, RowIds.of(table.id, snapshot.id, all_files)) if ROWID in wanted else iter(rows)
+    if len(table.columns.wanted):
+        batches = (table.columns.shown(batch, table=table.name) for batch in batches)
+    gone = [schema.field(name) for name in wanted if name != ROWID and name not in there]
+    expected = pc.sum(files["row_count"], min_count=0).as_py() // shares
+    return CountedBatches(with_nulls(batches, gone) if gone else batches, expected)
+
+
+def whole_files(state: TableState, options: ScanOptions) -> list[FileGroup] | None:
+    """The files for DuckDB to read, if it reads them as a scan does."""
+    columns, snapshot = state.table.columns.stored, state.snapshot
+    if not all(map(is_direct, columns)):
+        return None  # without a plan, which a scan makes
+    readable = state.readable()
+    chosen = _chosen_files(state, options, readable)
+    has_all = len(readable) == len(columns) and chosen.num_rows <= MAX_FILES
+    files = state.handle.whole_files(snapshot, chosen, max_remote=MAX_REMOTE_FILES) if has_all else None
+    groups = None if files is None else file_groups(readable, files)
+    if groups is not None:
+        log_plan(state, options, chosen, 1)
+    return groups
+
+
+def log_plan(
+    state: TableState, options: ScanOptions, files: pa.Table | None, parts: int, *, reader: str = "server"
+) -> None:
+    """Record which files a scan reads; without `files`, none."""
+    table, context = state.table, state.table.context
+    totals = state.opened.totals(state.snapshot)
+    subject = context.callers.authenticated.subject
+    size: int = 0 if files is None else pc.sum(files["size_bytes"], min_count=0).as_py()
+    context.usage.read(
+        table.realm,
+        table.id,
+        caller=subject,
+        unit=unit_of_work(current_request()),
+        columns=table.columns.stored.names if options.columns is None else options.columns,
+        size_bytes=size,
+    )
+    context.plans.add(
+        Plan(
+            account_id=table.realm.account_id,
+            planned_at=context.plans.clock(),
+            subject=subject,
+            catalog=table.catalog,
+            schema_name=table.schema_name,
+            table_name=table.name,
+            snapshot_id=state.snapshot.id,
+            filter=options.json_filters,
+            columns=options.columns,
+            files_considered=totals.files,
+            files_read=0 if files is None else files.num_rows,
+            bytes_considered=totals.size_bytes,
+            bytes_read=size,
+            endpoints=parts,
+            reader=reader,
+        )
+    )
+
+
+# -- policies -------------------------------------------------------------------------------------------------------------
+
+
+def restricted_rows(table: TableInCall, options: ScanOptions) -> Iterator[pa.RecordBatch]:
+    """The rows that policies leave. Files are pruned by row filters and, without any, by harmless conditions."""
+    assert table.restriction is not None
+    part = None if options.part is None else Part.unpacked(options.part)
+    pruning = pruning_filter(options, table.restriction, table.masked)
+
+    def original(wanted: ScanOptions) -> Iterator[pa.RecordBatch]:
+        state = table.state() if part is None else table.planned_state(part.snapshot_id)
+        if state is not None:
+            pruned = with_parsed_filter(replace(wanted), pruning) if pruning else wanted
+            yield from part_rows(state, part, pruned) if part and part.ordinals else original_rows(state, pruned)
+
+    has_ids = not table.restriction.filters  # the positions of rows would tell how many are hidden
+    base = (WithRowIds if has_ids else OriginalRows)(table.name, table.columns.announced, original)
+    return under_policies(table, base).rows(options)
+
+
+def under_policies(table: TableInCall, base: Table) -> RestrictedRows:
+    """Reads `base`, which has the rows of the table, as policies show it."""
+    assert table.restriction is not None
+    name = (table.catalog, table.schema_name, table.name)
+    return RestrictedRows(table.context, table.restriction, base, name, table.columns.stored)
+
+
+# -- statistics -----------------------------------------------------------------------------------------------------------
+
+
+def announced_statistics(table: TableInCall) -> ColumnStatistics:
+    """The statistics in a listing, which only say that statistics exist."""
+    if not table.has_statistics:
+        raise Unsupported(f"table {table.name!r} has no statistics yet")
+    return ColumnStatistics(has_not_null=False)

@@ -32,18 +32,18 @@ import pyarrow.compute as pc
 from skiway.airport import Statement, Write, find_rowid_column
 from skiway.airport.conversion import to_column
 from skiway.errors import InvalidArgument, NotFound, Unavailable
-from skiway.formats import FILE_ORDINAL, ROW_POSITION, Snapshot, data_files
+from skiway.formats import FILE_ORDINAL, ROW_POSITION, data_files
 from skiway.formats.iceberg.changes.commits import Operation, overwrite
-from skiway.formats.iceberg.table import FileLineage, IcebergTable, Lineage
+from skiway.formats.iceberg.table import FileLineage, Lineage
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter, WritingStatement, is_merge_on_read
 from skiway.foundation.causes import cause_of
-from skiway.lake.reading.columns import Columns
 from skiway.lake.reading.scans import RowIds
+from skiway.lake.reading.state import TableState
 from skiway.lake.writing.commits import Changes
 from skiway.lake.writing.inserting import BUFFER_BYTES, REFUSALS, Incoming
-from skiway.metastore.transactions.staged_writes import StagedChange, TransactionState
+from skiway.metastore.transactions.staged_writes import StagedChange
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -177,29 +177,20 @@ class _ByRowId(Statement):
 
     _kind: ClassVar[WritingStatement]
 
-    def __init__(
-        self,
-        changes: Changes,
-        write: Write,
-        *,
-        snapshot: Snapshot,
-        handle: IcebergTable,
-        known: Columns,
-        staged: TransactionState | None = None,
-    ) -> None:
-        self._changes, self._known = changes, known
-        self._staged = staged  # what an explicit transaction has made of the table before
-        self._own = frozenset[str]() if staged is None else staged.own_files
+    def __init__(self, changes: Changes, write: Write, state: TableState) -> None:
+        self._changes, self._known = changes, state.table.columns
+        self._staged = state.staged  # what an explicit transaction has made of the table before
+        self._own = frozenset[str]() if self._staged is None else self._staged.own_files
         self._base = changes.load()
         self._merges_on_read = is_merge_on_read(self._base.metadata.properties, self._kind)
-        self._snapshot, self._handle = snapshot, handle
+        self._snapshot, self._handle = state.snapshot, state.iceberg
         self._returning = write.options.returning
         found = find_rowid_column(write.schema)
         if found is None:
             raise InvalidArgument(f"{write.operation.upper()} requires rowid column")
         self._rowid = found
-        files = handle.files(snapshot)
-        self._row_ids = RowIds.of(changes.record.resource_id.id, snapshot.id, files)
+        files = self._handle.files(self._snapshot)
+        self._row_ids = RowIds.of(changes.record.resource_id.id, self._snapshot.id, files)
         self._files = data_files(files)
         self._counts = np.zeros(files.num_rows + 1, dtype=np.int64)  # row counts by ordinal; 0 beyond the last
         self._counts[self._files["ordinal"].to_numpy()] = self._files["row_count"].to_numpy()
@@ -208,7 +199,7 @@ class _ByRowId(Statement):
         self._now = self._base.handle.schema.arrow
         has_lineage = self._base.metadata.format_version >= 3
         self._lineage = Lineage.of(self._now) if has_lineage else None
-        self._inherited = handle.lineage(snapshot) if has_lineage else {}
+        self._inherited = self._handle.lineage(self._snapshot) if has_lineage else {}
         self._writer = DataFileWriter(
             self._base.files, self._base.metadata, buffer_bytes=BUFFER_BYTES, lineage=has_lineage
         )

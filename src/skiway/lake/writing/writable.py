@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from skiway.airport import DmlOptions, DynamicTable, Statement, Writable, Write, current_request
 from skiway.errors import ConstraintViolation, NotFound, Unsupported
-from skiway.formats import Snapshot
 from skiway.formats.extension_types import WkbType, coordinate_system
 from skiway.formats.iceberg.changes.commits import overwrite
 from skiway.formats.iceberg.changes.evolution import (
@@ -30,17 +29,16 @@ from skiway.formats.iceberg.changes.evolution import (
     WidenColumn,
     evolve,
 )
-from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.lake.context import FirstInsert
 from skiway.lake.policies import ConcealedChange
 from skiway.lake.reading.columns import ROWID, Columns
-from skiway.lake.reading.table import LakeTable
+from skiway.lake.reading.state import TableState
+from skiway.lake.reading.table import LakeTable, under_policies
 from skiway.lake.transactions import is_explicit
 from skiway.lake.writing.commits import Changes
 from skiway.lake.writing.inserting import BUFFER_BYTES, InsertRows, Target
 from skiway.lake.writing.rewriting import DeleteRows, UpdateRows
-from skiway.metastore.transactions.staged_writes import TransactionState
 from skiway.sql.queries import MERGE_ACTION, MERGE_ROWID
 
 if TYPE_CHECKING:
@@ -54,21 +52,13 @@ class MergeRows(UpdateRows):
 
     _kind = "merge"
 
-    def __init__(
-        self,
-        changes: Changes,
-        *,
-        snapshot: Snapshot,
-        handle: IcebergTable,
-        known: Columns,
-        staged: TransactionState | None = None,
-    ) -> None:
-        write = Write("update", known.announced, DmlOptions())
-        super().__init__(changes, write, snapshot=snapshot, handle=handle, known=known, staged=staged)
+    def __init__(self, changes: Changes, state: TableState) -> None:
+        announced = state.table.columns.announced
+        super().__init__(changes, Write("update", announced, DmlOptions()), state)
         self._alone = True
         self._inserts = DataFileWriter(self._base.files, self._base.metadata, buffer_bytes=BUFFER_BYTES)
         self._writers.append(self._inserts)
-        self._columns = [name for name in known.announced.names if name != ROWID]
+        self._columns = [name for name in announced.names if name != ROWID]
         self.counts: Counter[str] = Counter()
 
     def apply(self, rows: pa.RecordBatch) -> None:
@@ -150,7 +140,11 @@ class WritableTable(LakeTable, Writable, DynamicTable):
 
     @property
     def _changes(self) -> Changes:
-        return Changes(self._context, self.record)
+        return Changes(self.known.context, self.known.record)
+
+    def created_as(self, columns: pa.Schema) -> WritableTable:
+        """The table as the client knows it that has just created it with these columns."""
+        return WritableTable(self.known.created_as(columns))
 
     def write(self, write: Write) -> Statement:
         """Start a statement."""
@@ -160,60 +154,53 @@ class WritableTable(LakeTable, Writable, DynamicTable):
             return self._insert(write)
         changes = self._changes_under_policies(write)
         changes.check_allowed(may_stage=True)
-        state = self._state()
-        snapshot = self._snapshot_in(state)
-        if snapshot is None:
+        state = self.known.state()
+        if state is None:
             return NothingToChange(self.name)
-        handle = self._opened.handle
-        assert isinstance(handle, IcebergTable)  # as are all managed tables
-        make = UpdateRows if write.operation == "update" else DeleteRows
-        staged = state if is_explicit() else None
-        statement = make(changes, write, snapshot=snapshot, handle=handle, known=self.columns, staged=staged)
-        return statement if self.restriction is None else ConcealedChange(statement, self._policed(self))
+        statement = (UpdateRows if write.operation == "update" else DeleteRows)(changes, write, state)
+        if self.known.restriction is None:
+            return statement
+        return ConcealedChange(statement, under_policies(self.known, self))
 
     def _changes_under_policies(self, write: Write) -> Changes:
         """The changes of UPDATE and DELETE. Raise if they could reveal what policies hide from the caller.
 
         Row ids name rows, so the caller must see all of them. It must not change what decides about the values that it sees.
         """
-        found = self.restriction
-        if found is None or found.filters or found.missing:
+        restriction = self.known.restriction
+        if restriction is None or restriction.filters or restriction.missing:
             return self._changes  # which refuse callers under policies
         self._refuse_returning(write)
         if write.operation == "update":
-            self._policed(self).check_update(write.schema.names)
+            under_policies(self.known, self).check_update(write.schema.names)
         return self._row_changes
 
     def merging(self) -> MergeRows | MergeIntoEmpty:
         """Start a MERGE, which reads the table in the same state."""
         self._changes.check_allowed(may_stage=True)
-        state = self._state()
-        snapshot = self._snapshot_in(state)
-        if snapshot is None:
-            return MergeIntoEmpty(self._changes, known=self.columns)
-        handle = self._opened.handle
-        assert isinstance(handle, IcebergTable)  # as are all managed tables
-        staged = state if is_explicit() else None
-        return MergeRows(self._changes, snapshot=snapshot, handle=handle, known=self.columns, staged=staged)
+        state = self.known.state()
+        if state is None:
+            return MergeIntoEmpty(self._changes, known=self.known.columns)
+        return MergeRows(self._changes, state)
 
     @property
     def _row_changes(self) -> Changes:
         """Changes of rows by callers whom policies may restrict."""
-        return Changes(self._context, self.record, within_policies=True)
+        return Changes(self.known.context, self.known.record, within_policies=True)
 
     def _refuse_returning(self, write: Write) -> None:
         """Raise if policies restrict the caller, who would see values of other columns than it writes."""
-        if write.options.returning and self.restriction is not None:
-            raise self.restriction.refused(f"{write.operation.upper()} cannot return rows: remove RETURNING")
+        if write.options.returning and self.known.restriction is not None:
+            raise self.known.restriction.refused(f"{write.operation.upper()} cannot return rows: remove RETURNING")
 
     def _insert(self, write: Write) -> Statement:
         def start() -> Statement:
-            return InsertRows(Target.of(self._row_changes), write, known=self.columns)
+            return InsertRows(Target.of(self._row_changes), write, known=self.known.columns)
 
         request = current_request()
-        transactions, transaction = self._context.transactions, request.transaction_id
-        created_at = self.record.created_at.ToDatetime(UTC)
-        if self.is_created_by_caller and transactions.began_before(transaction, created_at):
+        transactions, transaction = self.known.context.transactions, request.transaction_id
+        created_at = self.known.record.created_at.ToDatetime(UTC)
+        if self.known.is_created_by_caller and transactions.began_before(transaction, created_at):
             changes = self._row_changes
             return FirstInsert(start, lambda: changes.undo_create(request.session_id))
         return start()
@@ -294,7 +281,7 @@ class WritableTable(LakeTable, Writable, DynamicTable):
 
     def _column(self, name: str) -> str | None:
         """The stored name of a column, which is looked up case-insensitively."""
-        return next((known for known in self.columns.stored.names if known.casefold() == name.casefold()), None)
+        return next((known for known in self.known.columns.stored.names if known.casefold() == name.casefold()), None)
 
     def _has_member(self, path: Sequence[str], name: str) -> bool:
         return self._member(self._stored_path(path), name) is not None
@@ -309,7 +296,7 @@ class WritableTable(LakeTable, Writable, DynamicTable):
 
     def _member(self, path: Sequence[str], name: str) -> pa.Field | None:
         """The member of the struct at a stored path with this name in any case."""
-        fields: list[pa.Field] = list(self.columns.stored)
+        fields: list[pa.Field] = list(self.known.columns.stored)
         for step in path:
             found = next((field for field in fields if field.name == step), None)
             fields = list(found.type) if found is not None and pa.types.is_struct(found.type) else []

@@ -15,5 +15,3 @@ from skiway.metastore.connectors.api import (
     trigger,
     update,
 )
-
-__all__ = ["capture_mode", "create", "delete", "find", "get", "list_", "scope", "selects", "trigger", "update"]

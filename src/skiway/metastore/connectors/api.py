@@ -87,7 +87,7 @@ def create(
 def get(realm: Realm, request: v1.GetConnectorRequest) -> v1.GetConnectorResponse:
     """Return the connector and its stored version."""
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
-    found = realm.all(CONNECTOR).require(keys.connector(realm.account_id, connector_id), name=connector_id)
+    found = realm.by_id(CONNECTOR, connector_id)
     return v1.GetConnectorResponse(connector=shown(found.value), meta=found.meta)
 
 
@@ -141,15 +141,7 @@ def update(
                 forget(realm, secrets, current.value)
             return written
 
-        updated = updates.update(
-            realm,
-            realm.all(CONNECTOR),
-            keys.connector(realm.account_id, connector_id),
-            name=connector_id,
-            precondition=request.precondition,
-            edit=edit,
-            write=write,
-        )
+        updated = updates.update(realm, CONNECTOR, connector_id, request.precondition, edit, write)
     return v1.UpdateConnectorResponse(connector=shown(updated.value), meta=updated.meta)
 
 
@@ -162,9 +154,7 @@ def delete(realm: Realm, request: v1.DeleteConnectorRequest, *, secrets: Secrets
         also = unscheduled(realm.stores.pointers, realm.account_id, connector_id)
         realm.all(CONNECTOR).delete(pointer, value, also=also)
 
-    meta = updates.delete(
-        realm.all(CONNECTOR), key, name=connector_id, precondition=request.precondition, remove=remove
-    )
+    meta = updates.delete(realm.all(CONNECTOR), key, connector_id, request.precondition, remove)
     remove_all(realm, secrets, connector_id)
     jobs.cancel_all(realm, connector_id)
     return v1.DeleteConnectorResponse(meta=meta)
@@ -217,7 +207,7 @@ def _create(
     secrets: SecretsStore,
     access: SourceAccess | None,
 ) -> v1.CreateConnectorResponse:
-    account = realm.all(ACCOUNT).require(keys.account(realm.account_id), name=realm.account_id)
+    account = realm.by_id(ACCOUNT, realm.account_id)
     now = realm.now()
     connector = v1.Connector(
         resource_id=resource_id(realm, realm.ids(), v1.RK_CONNECTOR),

@@ -14,17 +14,3 @@ from skiway.metastore.gc.sweeps import (
     sweep_secrets,
 )
 from skiway.metastore.gc.warehouse import sweep_table, sweep_transactions, sweep_warehouse
-
-__all__ = [
-    "Slice",
-    "run",
-    "sweep_blobs",
-    "sweep_events",
-    "sweep_expired",
-    "sweep_jobs",
-    "sweep_pointers",
-    "sweep_secrets",
-    "sweep_table",
-    "sweep_transactions",
-    "sweep_warehouse",
-]

@@ -21,25 +21,3 @@ from skiway.metastore.jobs.api import (
 )
 from skiway.metastore.jobs.attempts import Progress, Stage
 from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease
-
-__all__ = [
-    "JobQueue",
-    "JobRules",
-    "Lease",
-    "Progress",
-    "Stage",
-    "cancel",
-    "cancel_all",
-    "enqueue",
-    "enqueue_check",
-    "enqueue_maintenance",
-    "enqueue_pipeline",
-    "enqueue_pipeline_unless_active",
-    "enqueue_profile",
-    "enqueue_profile_unless_active",
-    "enqueue_unless_active",
-    "get",
-    "get_log",
-    "list_",
-    "scan",
-]

@@ -149,7 +149,7 @@ def enqueue_unless_active(realm: Realm, connector: Stored[v1.Connector], *, also
 def get(realm: Realm, request: v1.GetReconcileJobRequest) -> v1.GetReconcileJobResponse:
     """Return the job."""
     job_id = _checked_id(request.job_id)
-    found = realm.all(JOB).require(keys.job(realm.account_id, job_id), name=job_id)
+    found = realm.by_id(JOB, job_id)
     return v1.GetReconcileJobResponse(job=found.value)
 
 
@@ -199,7 +199,7 @@ def _checked_id(job_id: str) -> str:
 
 
 def _active_connector(realm: Realm, connector_id: str) -> Stored[v1.Connector]:
-    found = realm.all(CONNECTOR).require(keys.connector(realm.account_id, connector_id), name=connector_id)
+    found = realm.by_id(CONNECTOR, connector_id)
     if found.value.state != v1.CS_ACTIVE:
         state = v1.ConnectorState.Name(found.value.state).removeprefix("CS_").lower()
         raise failure(PreconditionFailed, "connector.not.active", name=found.value.display_name, state=state)

@@ -188,7 +188,7 @@ def _show_last_refresh(shown: v1.PlannedTable, decision: Decision) -> None:
 
 def _required(realm: Realm, given: v1.ResourceId) -> Stored[v1.Pipeline]:
     pipeline_id = local_id(realm, given, v1.RK_PIPELINE, field="pipeline_id")
-    return realm.all(PIPELINE).require(keys.pipeline(realm.account_id, pipeline_id), name=pipeline_id)
+    return realm.by_id(PIPELINE, pipeline_id)
 
 
 def _run(realm: Realm, area: PipelineArea, pipeline: v1.Pipeline, project: Project, *, full: bool) -> PipelineRun:
@@ -231,7 +231,6 @@ def _shown(pipeline: v1.Pipeline) -> v1.Pipeline:
 CALLS: Final = NamedCalls(
     resources.PIPELINE,
     PIPELINE,
-    keys.pipeline,
     keys.pipeline_name,
     check=lambda realm, pipeline, spec, _: _set_files(realm, pipeline, spec),
     writing=lambda realm, pipeline, *_: nullcontext(rescheduled(realm, pipeline)),

@@ -4,5 +4,3 @@
 """
 
 from skiway.metastore.planning.planner import Planner
-
-__all__ = ["Planner"]

@@ -6,15 +6,3 @@ decides, `results` stores what was decided, `checks` does all of that, and `swee
 
 from skiway.metastore.quality.checks import after_profile, check, check_metadata, check_rows, get_check, list_results
 from skiway.metastore.quality.rules import CALLS, list_, scan
-
-__all__ = [
-    "CALLS",
-    "after_profile",
-    "check",
-    "check_metadata",
-    "check_rows",
-    "get_check",
-    "list_",
-    "list_results",
-    "scan",
-]

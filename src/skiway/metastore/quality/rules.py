@@ -51,7 +51,7 @@ def of_table(realm: Realm, table_id: str) -> list[Stored[v1.QualityRule]]:
 
 def require(realm: Realm, rule_id: str) -> Stored[v1.QualityRule]:
     """The rule with an id. Raise `NotFound` if there is none."""
-    return realm.all(RULE).require(keys.rule(realm.account_id, rule_id), name=rule_id)
+    return realm.by_id(RULE, rule_id)
 
 
 def _without_results(realm: Realm, rule_id: str) -> Iterator[Operation]:
@@ -208,7 +208,6 @@ def _some(names: Sequence[str] | Mapping[str, str]) -> str:
 CALLS: Final = NamedCalls(
     resources.RULE,
     RULE,
-    keys.rule,
     keys.rule_name,
     _check,
     parent=lambda realm, spec: hierarchy.table(realm, spec.table_id),

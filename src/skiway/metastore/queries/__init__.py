@@ -18,18 +18,3 @@ from skiway.metastore.queries.leases import (
     scan,
     use_in_transaction,
 )
-
-__all__ = [
-    "RULES",
-    "QueryRules",
-    "TransactionUse",
-    "begin",
-    "check_transaction",
-    "end",
-    "get",
-    "list_",
-    "pinned",
-    "renew",
-    "scan",
-    "use_in_transaction",
-]

@@ -6,5 +6,3 @@
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
 from skiway.metastore.reconcile.upstream import validate
-
-__all__ = ["Control", "Outcome", "Reconciler", "capture", "validate"]

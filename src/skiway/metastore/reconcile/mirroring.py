@@ -435,9 +435,8 @@ def store_destination_ids(realm: Realm, connector: v1.Connector, destinations: D
             record.destination.ClearField("table_display_name")
 
     def attempt() -> None:
-        key = keys.connector(realm.account_id, connector.resource_id.id)
         try:
-            updates.update(realm, realm.all(CONNECTOR), key, name=key, precondition=v1.Precondition(), edit=edit)
+            updates.update(realm, CONNECTOR, connector.resource_id.id, v1.Precondition(), edit)
         except PreconditionFailed:
             raise failure(Contention, "store.contended", what=f"connector {connector.display_name}") from None
 

@@ -47,7 +47,6 @@ from skiway.metastore.reconcile.outcomes import (
     unread,
 )
 from skiway.metastore.reconcile.upstream import Opener, Upstream, stored_upstream
-from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.records.realm import Realm, local_id
@@ -224,7 +223,7 @@ def capture(realm: Realm, request: v1.SyncCaptureRequest, *, reconciler: Reconci
 
 def _active(realm: Realm, given: v1.ResourceId) -> v1.Connector:
     connector_id = local_id(realm, given, v1.RK_CONNECTOR, field="connector_id")
-    found = realm.all(CONNECTOR).require(keys.connector(realm.account_id, connector_id), name=connector_id).value
+    found = realm.by_id(CONNECTOR, connector_id).value
     if found.state != v1.CS_ACTIVE:
         state = v1.ConnectorState.Name(found.state).removeprefix("CS_").lower()
         raise failure(PreconditionFailed, "connector.not.active", name=found.display_name, state=state)

@@ -17,7 +17,7 @@ from skiway.formats import Source, open_source
 from skiway.metastore.connectors.credentials import are_sent_alike, check_credentials, credentials
 from skiway.metastore.connectors.specs import ROWS_ONLY, check
 from skiway.metastore.jobs.attempts import clipped
-from skiway.metastore.records import keys, updates
+from skiway.metastore.records import updates
 from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.records.names import dotted
 from skiway.metastore.records.realm import Realm, local_id
@@ -200,7 +200,7 @@ def _candidate(realm: Realm, request: v1.ValidateConnectorRequest, secrets: Secr
     if not request.HasField("connector_id"):
         return _Candidate(_merged(v1.Connector(), spec), given)
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
-    stored = realm.all(CONNECTOR).require(keys.connector(realm.account_id, connector_id), name=connector_id).value
+    stored = realm.by_id(CONNECTOR, connector_id).value
     connector = _merged(stored, spec)
     if given is None and are_sent_alike(connector, stored):
         given = credentials(realm, secrets, stored)

@@ -5,5 +5,3 @@ Every key of the pointer store is made in `keys`. A `Realm` is the metastore as 
 
 from skiway.metastore.records.realm import PLATFORM, Realm
 from skiway.metastore.records.repository import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Repository, Stored
-
-__all__ = ["DEFAULT_PAGE_SIZE", "MAX_PAGE_SIZE", "PLATFORM", "Realm", "Repository", "Stored"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -22,7 +22,8 @@ class Kind(Generic[M]):
     """The messages of a kind of resource, and the keys of their pointers.
 
     `title` is the name of a resource in messages. `names` are the keys besides the canonical one; each is unique.
-    `folds` are the additional keys in managed catalogs; see `folding`.
+    `folds` are the additional keys in managed catalogs; see `folding`. `by_id` returns the canonical key for the ids of an account
+    and a resource in it.
     """
 
     noun: str
@@ -31,6 +32,32 @@ class Kind(Generic[M]):
     key: Callable[[M], str]
     names: Callable[[M], tuple[str, ...]] = lambda _: ()
     folds: Callable[[M], tuple[str, ...]] = lambda _: ()
+    by_id: Callable[[str, str], str] = lambda *_: ""
+
+    @property
+    def number(self) -> v1.ResourceKind.ValueType:
+        """The kind in ids."""
+        return v1.ResourceKind.Value(f"RK_{self.noun.upper()}")
+
+
+def _kind(
+    noun: str,
+    message: type[M],
+    by_id: Callable[[str, str], str],
+    names: Callable[[Any], tuple[str, ...]],
+    folds: Callable[[Any], tuple[str, ...]] = lambda _: (),
+) -> Kind[M]:
+    """A kind of resource of an account with an id and a display name."""
+
+    def key(resource: Any) -> str:
+        return by_id(resource.resource_id.account_id, resource.resource_id.id)
+
+    return Kind(noun, message, lambda resource: cast(Any, resource).display_name, key, names, folds, by_id)
+
+
+def _by_name(key: Callable[[str, str], str]) -> Callable[[Any], tuple[str, ...]]:
+    """The names of a kind whose resources have unique names in the account."""
+    return lambda resource: (key(resource.resource_id.account_id, resource.display_name),)
 
 
 def folding(kind: Kind[C], managed: Callable[[str], bool]) -> Kind[C]:
@@ -130,6 +157,11 @@ def _transaction_names(of: v1.Transaction) -> tuple[str, ...]:
     return (due, opened) if of.state == v1.TX_OPEN else (due,)
 
 
+def _rule_names(of: v1.QualityRule) -> tuple[str, ...]:
+    account = of.resource_id.account_id
+    return keys.rule_name(account, of.display_name), keys.rule_of_table(account, of.table_id.id, of.display_name)
+
+
 def _result_names(of: v1.RuleResults) -> tuple[str, ...]:
     """The place of the results among those with the same status. The first results of a rule may be unknown."""
     if not of.last_decided:
@@ -144,14 +176,9 @@ ACCOUNT = Kind(
     title=lambda of: of.display_name,
     key=lambda of: keys.account(of.resource_id.id),
     names=lambda of: (keys.account_name(of.display_name),),
+    by_id=lambda _, account_id: keys.account(account_id),
 )
-CATALOG = Kind(
-    "catalog",
-    v1.Catalog,
-    title=lambda of: of.display_name,
-    key=lambda of: keys.catalog(of.resource_id.account_id, of.resource_id.id),
-    names=lambda of: (keys.catalog_name(of.resource_id.account_id, of.display_name),),
-)
+CATALOG = _kind("catalog", v1.Catalog, keys.catalog, _by_name(keys.catalog_name))
 NAMESPACE = Kind(
     "namespace",
     v1.Namespace,
@@ -159,23 +186,10 @@ NAMESPACE = Kind(
     key=lambda of: keys.namespace(of.resource_id.account_id, of.resource_id.id),
     names=_namespace_names,
     folds=_namespace_folds,
+    by_id=keys.namespace,
 )
-TABLE = Kind(
-    "table",
-    v1.Table,
-    title=lambda of: of.display_name,
-    key=lambda of: keys.table(of.resource_id.account_id, of.resource_id.id),
-    names=_table_names,
-    folds=_relation_folds,
-)
-VIEW = Kind(
-    "view",
-    v1.View,
-    title=lambda of: of.display_name,
-    key=lambda of: keys.view(of.resource_id.account_id, of.resource_id.id),
-    names=_view_names,
-    folds=_relation_folds,
-)
+TABLE = _kind("table", v1.Table, keys.table, _table_names, _relation_folds)
+VIEW = _kind("view", v1.View, keys.view, _view_names, _relation_folds)
 SNAPSHOT = Kind(
     "snapshot",
     v1.Snapshot,
@@ -193,29 +207,14 @@ GRANT = Kind(
     key=lambda of: keys.grant(of.object_id.account_id, of.object_id.id, of.grantee),
     names=lambda of: (keys.grant_of(of.object_id.account_id, of.grantee, of.object_id.id),),
 )
-POLICY = Kind(
-    "policy",
-    v1.Policy,
-    title=lambda of: of.display_name,
-    key=lambda of: keys.policy(of.resource_id.account_id, of.resource_id.id),
-    names=lambda of: (keys.policy_name(of.resource_id.account_id, of.display_name),),
-)
+POLICY = _kind("policy", v1.Policy, keys.policy, _by_name(keys.policy_name))
 COLUMN_TAGS = Kind(
     "column_tags",
     v1.ColumnTags,
     title=lambda of: of.table_id.id,
     key=lambda of: keys.column_tags(of.table_id.account_id, of.table_id.id),
 )
-RULE = Kind(
-    "rule",
-    v1.QualityRule,
-    title=lambda of: of.display_name,
-    key=lambda of: keys.rule(of.resource_id.account_id, of.resource_id.id),
-    names=lambda of: (
-        keys.rule_name(of.resource_id.account_id, of.display_name),
-        keys.rule_of_table(of.resource_id.account_id, of.table_id.id, of.display_name),
-    ),
-)
+RULE = _kind("rule", v1.QualityRule, keys.rule, _rule_names)
 RULE_RESULTS = Kind(
     "rule_results",
     v1.RuleResults,
@@ -223,33 +222,16 @@ RULE_RESULTS = Kind(
     key=lambda of: keys.rule_results(of.rule_id.account_id, of.rule_id.id),
     names=_result_names,
 )
-WEBHOOK = Kind(
-    "webhook",
-    v1.Webhook,
-    title=lambda of: of.display_name,
-    key=lambda of: keys.webhook(of.resource_id.account_id, of.resource_id.id),
-    names=lambda of: (keys.webhook_name(of.resource_id.account_id, of.display_name),),
-)
-PIPELINE = Kind(
-    "pipeline",
-    v1.Pipeline,
-    title=lambda of: of.display_name,
-    key=lambda of: keys.pipeline(of.resource_id.account_id, of.resource_id.id),
-    names=lambda of: (keys.pipeline_name(of.resource_id.account_id, of.display_name),),
-)
-CONNECTOR = Kind(
-    "connector",
-    v1.Connector,
-    title=lambda of: of.display_name,
-    key=lambda of: keys.connector(of.resource_id.account_id, of.resource_id.id),
-    names=lambda of: (keys.connector_name(of.resource_id.account_id, of.display_name),),
-)
+WEBHOOK = _kind("webhook", v1.Webhook, keys.webhook, _by_name(keys.webhook_name))
+PIPELINE = _kind("pipeline", v1.Pipeline, keys.pipeline, _by_name(keys.pipeline_name))
+CONNECTOR = _kind("connector", v1.Connector, keys.connector, _by_name(keys.connector_name))
 JOB = Kind(
     "job",
     v1.Job,
     title=lambda of: of.job_id,
     key=lambda of: keys.job(of.account_id, of.job_id),
     names=_job_names,
+    by_id=keys.job,
 )
 JOB_LOG = Kind(
     "job_log",
@@ -279,26 +261,20 @@ IDEMPOTENCY = Kind(
 )
 
 KINDS = (
-    ACCOUNT,
-    CATALOG,
-    NAMESPACE,
-    TABLE,
-    VIEW,
-    SNAPSHOT,
-    TABLE_STATS,
-    COLUMN_STATS,
-    FILE_STATS,
-    GRANT,
-    POLICY,
-    COLUMN_TAGS,
-    RULE,
-    RULE_RESULTS,
-    WEBHOOK,
-    PIPELINE,
-    CONNECTOR,
-    JOB,
-    JOB_LOG,
-    LEASE,
-    TRANSACTION,
-    IDEMPOTENCY,
+    *(ACCOUNT, CATALOG, NAMESPACE, TABLE, VIEW, SNAPSHOT, TABLE_STATS, COLUMN_STATS, FILE_STATS),
+    *(
+        GRANT,
+        POLICY,
+        COLUMN_TAGS,
+        RULE,
+        RULE_RESULTS,
+        WEBHOOK,
+        PIPELINE,
+        CONNECTOR,
+        JOB,
+        JOB_LOG,
+        LEASE,
+        TRANSACTION,
+        IDEMPOTENCY,
+    ),
 )

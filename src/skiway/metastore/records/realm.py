@@ -279,6 +279,10 @@ class Realm:
         guard = BothGuards(by_access, by_policies) if by_access and by_policies else by_access or by_policies
         return Repository(self.stores, kind, guard)
 
+    def by_id(self, kind: Kind[M], own_id: str, *, damaged: bool = False) -> Stored[M]:
+        """The resource of the account with this id; if `damaged`, also one with a damaged record. Raise `NotFound` if it is missing."""
+        return self.all(kind).require(kind.by_id(self.account_id, own_id), name=own_id, damaged=damaged)
+
     def without_policies(self) -> Realm:
         """The same realm, for code that applies the policies of the caller itself."""
         return replace(self, policies=None)
@@ -353,16 +357,13 @@ def by_id_or_name(
     realm: Realm,
     kind: Kind[M],
     request: Any,
-    number: v1.ResourceKind.ValueType,
     *,
-    key: Callable[[str, str], str],
     name_key: Callable[[str, str], str],
 ) -> Stored[M]:
     """The resource whose id or `display_name` the request has, also a damaged one. The field of the id is named after the kind."""
-    resource = kind_name(number)
-    field = f"{resource}_id"
+    resource, field = kind.noun, f"{kind.noun}_id"
     if request.HasField(field):
-        found = name = local_id(realm, getattr(request, field), number, field=field)
+        found = name = local_id(realm, getattr(request, field), kind.number, field=field)
     else:
         name = normal_text(request.display_name)
         if not name:
@@ -372,7 +373,7 @@ def by_id_or_name(
             raise failure(NotFound, resource, resource=resource, id=name)
         value: Any = named.value  # all kinds with names have ids
         found = value.resource_id.id
-    return realm.all(kind).require(key(realm.account_id, found), name=name, damaged=True)
+    return realm.all(kind).require(kind.by_id(realm.account_id, found), name=name, damaged=True)
 
 
 def kind_name(kind: int) -> str:

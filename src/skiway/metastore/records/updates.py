@@ -35,7 +35,7 @@ from skiway.errors import (
 )
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import GRANT, IDEMPOTENCY
+from skiway.metastore.records.kinds import GRANT, IDEMPOTENCY, Kind
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.metastore.records.repository import Repository, Stored, etag, meta_of
 from skiway.model import v1
@@ -59,36 +59,36 @@ GRANTED_ON: Final = ("catalog", "namespace", "table", "view")
 
 def update(
     realm: Realm,
-    repository: Repository[M],
-    key: str,
-    *,
-    name: str,
+    kind: Kind[M],
+    own_id: str,
     precondition: v1.Precondition,
     edit: Callable[[M], None],
     write: Write[M] | None = None,
+    *,
+    key: str = "",
     always: bool = False,
 ) -> Stored[M]:
-    """Apply `edit` to a copy of the resource and store the result, unless nothing changed and `always` is not set.
+    """Apply `edit` to a copy of the resource with an id and store the result, unless nothing changed and `always` is not set.
 
     `write` stores it where a plain update is not enough. A lost race is not retried, because the caller decided on the
     basis of what it had read.
     """
-    current = repository.require(key, name=name)
-    check(precondition, current.pointer, resource=repository.kind.noun, name=name)
+    repository, key = realm.all(kind), key or kind.by_id(realm.account_id, own_id)
+    current = repository.require(key, name=own_id)
+    check(precondition, current.pointer, resource=kind.noun, name=own_id)
     desired = copied(current.value)
     edit(desired)
     repository.require_change(current.value, desired)
     if desired == current.value and not always:
         if has_conditions(precondition):
-            again = repository.require(key, name=name)
-            check(precondition, again.pointer, resource=repository.kind.noun, name=name)
+            check(precondition, repository.require(key, name=own_id).pointer, resource=kind.noun, name=own_id)
         return current
     cast(Any, desired).updated_at.CopyFrom(realm.now())
     return (write or repository.update)(current, desired)
 
 
 def delete(
-    repository: Repository[M], key: str, *, name: str, precondition: v1.Precondition, remove: Remove[M] | None = None
+    repository: Repository[M], key: str, name: str, precondition: v1.Precondition, remove: Remove[M] | None = None
 ) -> v1.MutationMeta:
     """Delete a resource and return where it was stored.
 

@@ -40,7 +40,7 @@ def create(realm: Realm, request: v1.CreateAccountRequest) -> v1.CreateAccountRe
 def get(realm: Realm, request: v1.GetAccountRequest) -> v1.GetAccountResponse:
     """Return the account and its stored version."""
     account_id = _visible_id(realm, request.account_id)
-    found = realm.all(ACCOUNT).require(keys.account(account_id), name=account_id)
+    found = realm.by_id(ACCOUNT, account_id)
     return v1.GetAccountResponse(account=found.value, meta=found.meta)
 
 
@@ -70,14 +70,7 @@ def update(realm: Realm, request: v1.UpdateAccountRequest) -> v1.UpdateAccountRe
         for path in paths:
             copy_field(spec, account, path, required=path == "display_name")
 
-    updated = updates.update(
-        realm,
-        realm.all(ACCOUNT),
-        keys.account(account_id),
-        name=account_id,
-        precondition=request.precondition,
-        edit=edit,
-    )
+    updated = updates.update(realm, ACCOUNT, account_id, request.precondition, edit)
     return v1.UpdateAccountResponse(account=updated.value, meta=updated.meta)
 
 
@@ -95,13 +88,7 @@ def delete(realm: Realm, request: v1.DeleteAccountRequest) -> v1.DeleteAccountRe
             require_empty=lambda: _require_empty(realm, account_id, name),
         )
 
-    meta = updates.delete(
-        realm.all(ACCOUNT),
-        keys.account(account_id),
-        name=account_id,
-        precondition=request.precondition,
-        remove=remove,
-    )
+    meta = updates.delete(realm.all(ACCOUNT), keys.account(account_id), account_id, request.precondition, remove)
     return v1.DeleteAccountResponse(meta=meta)
 
 

@@ -91,13 +91,7 @@ def update(realm: Realm, request: v1.UpdateCatalogRequest) -> v1.UpdateCatalogRe
             copy_field(spec, catalog, path, required=path == "display_name")
 
     updated = updates.update(
-        realm,
-        realm.all(CATALOG),
-        keys.catalog(realm.account_id, catalog_id),
-        name=catalog_id,
-        precondition=request.precondition,
-        edit=edit,
-        write=lambda current, desired: _write(realm, current, desired),
+        realm, CATALOG, catalog_id, request.precondition, edit, lambda current, desired: _write(realm, current, desired)
     )
     return v1.UpdateCatalogResponse(catalog=updated.value, meta=updated.meta)
 
@@ -122,11 +116,7 @@ def delete(realm: Realm, request: v1.DeleteCatalogRequest) -> v1.DeleteCatalogRe
         )
 
     meta = updates.delete(
-        realm.all(CATALOG),
-        keys.catalog(realm.account_id, catalog_id),
-        name=catalog_id,
-        precondition=request.precondition,
-        remove=remove,
+        realm.all(CATALOG), keys.catalog(realm.account_id, catalog_id), catalog_id, request.precondition, remove
     )
     return v1.DeleteCatalogResponse(meta=meta)
 
@@ -152,7 +142,7 @@ def _check_properties(spec: v1.CatalogSpec) -> None:
 
 
 def _create(realm: Realm, spec: v1.CatalogSpec, claim: Claim[v1.CreateCatalogResponse]) -> v1.CreateCatalogResponse:
-    account = realm.all(ACCOUNT).require(keys.account(realm.account_id), name=realm.account_id)
+    account = realm.by_id(ACCOUNT, realm.account_id)
     now = realm.now()
     catalog = v1.Catalog(
         resource_id=resource_id(realm, realm.ids(), v1.RK_CATALOG),

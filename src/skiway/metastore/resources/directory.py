@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG, TABLE, VIEW, Kind
+from skiway.metastore.records.kinds import CATALOG, Kind
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.repository import listed
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import full_path, is_managed, require_path
+from skiway.metastore.resources.hierarchy import TABLES, VIEWS, Relations, full_path, is_managed, require_path
 from skiway.model import v1
 from skiway.telemetry.context import require_active
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", v1.Table, v1.View)
-
-
-@dataclass(frozen=True, slots=True)
-class Relations(Generic[R]):
-    """The differences between tables and views in the directory."""
-
-    kind: Kind[R]
-    number: v1.ResourceKind.ValueType
-    by_id: Callable[[str, str], str]
-    by_name: Callable[[str, str, str], str]
-
-
-TABLES: Relations[v1.Table] = Relations(TABLE, v1.RK_TABLE, keys.table, keys.table_name)
-VIEWS: Relations[v1.View] = Relations(VIEW, v1.RK_VIEW, keys.view, keys.view_name)
 
 
 def resolve_catalog(realm: Realm, request: v1.ResolveCatalogRequest) -> v1.ResolveCatalogResponse:
@@ -163,8 +147,8 @@ def _last(ref: v1.NameRef) -> tuple[str, ...]:
 def _relation(realm: Realm, of: Relations[R], ref: v1.NameRef) -> R:
     noun = of.kind.noun
     if ref.HasField("resource_id"):
-        text = local_id(realm, ref.resource_id, of.number, field="ref.resource_id")
-        return realm.all(of.kind).require(of.by_id(realm.account_id, text), name=text, damaged=True).value
+        text = local_id(realm, ref.resource_id, of.kind.number, field="ref.resource_id")
+        return realm.by_id(of.kind, text, damaged=True).value
     name = normal_text(ref.name)
     if normal_text(ref.catalog) and not name:
         raise failure(InvalidArgument, f"{noun}.name.missing", resource=noun, field="ref.name")
@@ -182,15 +166,7 @@ def _named_in(realm: Realm, of: Relations[R], catalog: v1.Catalog, namespace: v1
     namespace_id = namespace.resource_id.id
     if not is_managed(catalog):
         return _at(realm, of.kind, of.by_name(realm.account_id, namespace_id, name))
-    return hierarchy.relation_any_case(
-        realm,
-        realm.all(of.kind),
-        catalog,
-        namespace_id,
-        name,
-        by_name=of.by_name,
-        by_id=lambda account_id: of.by_id(account_id, ""),
-    )
+    return of.find_any_case(realm, catalog, namespace_id, name)
 
 
 def _lookup(realm: Realm, of: Relations[R], given: v1.ResourceId) -> v1.NameRef | None:

@@ -69,7 +69,7 @@ def revoke(realm: Realm, request: v1.RevokeGrantRequest) -> v1.RevokeGrantRespon
     """Delete a grant. The object may have been deleted already."""
     object_id = local_id(realm, request.object_id, request.object_id.kind, field="object_id")
     key = keys.grant(realm.account_id, object_id, _grantee(request.grantee))
-    meta = updates.delete(realm.all(GRANT), key, name=request.grantee, precondition=v1.Precondition())
+    meta = updates.delete(realm.all(GRANT), key, request.grantee, v1.Precondition())
     return v1.RevokeGrantResponse(meta=meta)
 
 

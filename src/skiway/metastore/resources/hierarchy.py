@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.metastore.records import keys, updates
+from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW, Kind, folding
 from skiway.metastore.records.names import dotted, encoded, folded, normal_text
 from skiway.metastore.records.realm import Realm, kind_name, local_id, resource_id
 from skiway.metastore.records.repository import Repository, Stored, listed, sliced
-from skiway.metastore.records.updates import inside
+from skiway.metastore.records.updates import inside, retrying
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer
 
@@ -63,7 +64,7 @@ def writer(realm: Realm, kind: Kind[C]) -> Repository[C]:
 
     @cache
     def managed(catalog_id: str) -> bool:
-        return is_managed(realm.all(CATALOG).require(keys.catalog(realm.account_id, catalog_id), name=catalog_id).value)
+        return is_managed(realm.by_id(CATALOG, catalog_id).value)
 
     return realm.all(folding(kind, managed))
 
@@ -121,8 +122,7 @@ def catalog(
 ) -> Stored[v1.Catalog]:
     """The catalog with the id that the request has in `field`; if `damaged`, also one with a damaged record."""
     catalog_id = local_id(realm, given, v1.RK_CATALOG, field=field)
-    key = keys.catalog(realm.account_id, catalog_id)
-    return realm.all(CATALOG).require(key, name=catalog_id, damaged=damaged)
+    return realm.by_id(CATALOG, catalog_id, damaged=damaged)
 
 
 def namespace(
@@ -130,8 +130,7 @@ def namespace(
 ) -> Stored[v1.Namespace]:
     """The namespace with the id that the request has in `field`; if `damaged`, also one with a damaged record."""
     namespace_id = local_id(realm, given, v1.RK_NAMESPACE, field=field)
-    key = keys.namespace(realm.account_id, namespace_id)
-    return realm.all(NAMESPACE).require(key, name=namespace_id, damaged=damaged)
+    return realm.by_id(NAMESPACE, namespace_id, damaged=damaged)
 
 
 def namespace_in(realm: Realm, namespace_id: v1.ResourceId, catalog_id: v1.ResourceId) -> Stored[v1.Namespace]:
@@ -149,7 +148,7 @@ def namespace_in(realm: Realm, namespace_id: v1.ResourceId, catalog_id: v1.Resou
 def table(realm: Realm, given: v1.ResourceId, *, field: str = "table_id", damaged: bool = False) -> Stored[v1.Table]:
     """The table with the id that the request has in `field`; if `damaged`, also one with a damaged record."""
     table_id = local_id(realm, given, v1.RK_TABLE, field=field)
-    return realm.all(TABLE).require(keys.table(realm.account_id, table_id), name=table_id, damaged=damaged)
+    return realm.by_id(TABLE, table_id, damaged=damaged)
 
 
 def state_digest(realm: Realm) -> bytes:
@@ -254,6 +253,82 @@ class Below:
 # --- tables and views of a namespace ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Relations(Generic[R]):
+    """The tables, or the views, of an account."""
+
+    kind: Kind[R]
+    by_name: Callable[[str, str, str], str]
+
+    def page(
+        self, realm: Realm, namespace_id: v1.ResourceId, request: v1.PageRequest
+    ) -> tuple[Sequence[R], v1.PageResponse]:
+        """A page of those in a namespace, by name."""
+        parent_id = namespace(realm, namespace_id, damaged=True).value.resource_id.id
+        return listed(realm.all(self.kind), self.by_name(realm.account_id, parent_id, ""), request)
+
+    def scan(self, realm: Realm, namespace_id: str) -> Iterator[R]:
+        """All of a namespace, by name. Those with a damaged record have `damage` set."""
+        prefix = self.by_name(realm.account_id, namespace_id, "")
+        return (stored.value for stored in realm.all(self.kind).entries(prefix))
+
+    def find(self, realm: Realm, namespace_id: str, name: str) -> R | None:
+        """The one with this name in a namespace, or None."""
+        wanted = normal_text(name)
+        return realm.all(self.kind).named(self.by_name(realm.account_id, namespace_id, wanted)) if wanted else None
+
+    def lookup(self, realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> R | None:
+        """The one with this name, in any case if the catalog is managed, or None. Raise if its record is damaged."""
+        relation = self.find(realm, namespace_id, name)
+        if relation is None and is_managed(catalog):
+            relation = self.find_any_case(realm, catalog, namespace_id, name)
+            if relation is not None and relation.damage:
+                raise damaged_error(self.kind.noun, relation.display_name, relation.damage)
+        return relation
+
+    def find_any_case(self, realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> R | None:
+        """The one with this name, or else one whose name differs in case only; None if there is none.
+
+        One with a damaged record has `damage` set.
+        """
+        repository, pointers, wanted = realm.all(self.kind), realm.stores.pointers, normal_text(name)
+        if not wanted:
+            return None
+        stored = repository.entry(pointers.get(self.by_name(realm.account_id, namespace_id, wanted)))
+        if stored is None and not is_managed(catalog):
+            others = self.scan(realm, namespace_id)
+            return next((other for other in others if folded(other.display_name) == folded(wanted)), None)
+        if stored is None:
+            reserved = pointers.get(keys.relation_name(realm.account_id, namespace_id, folded(wanted)))
+            if reserved is None or not keys.owner(reserved).startswith(self.kind.by_id(realm.account_id, "")):
+                return None  # the name is free, or that of a relation of the other kind
+            stored = repository.entry(reserved)
+        return None if stored is None else stored.value
+
+    def create(self, realm: Realm, relation: R, answer: Callable[[Stored[R]], Iterable[Operation]]) -> Stored[R]:
+        """Store a new one. `answer` returns the operations that store the response of the request."""
+        checks: tuple[Operation, ...] = entering(realm, relation)
+        return writer(realm, self.kind).create(relation, also=lambda stored: (*checks, *answer(stored)))
+
+    def update(self, realm: Realm, own_id: str, precondition: v1.Precondition, edit: Callable[[R], None]) -> Stored[R]:
+        """Change one, and move it if its namespace changed."""
+
+        def write(current: Stored[R], desired: R) -> Stored[R]:
+            checks: tuple[Operation, ...] = entering(realm, desired, current.value)
+            return writer(realm, self.kind).update(current, desired, also=lambda _: checks)
+
+        return retrying(lambda: updates.update(realm, self.kind, own_id, precondition, edit, write))
+
+    def delete(self, realm: Realm, own_id: str, precondition: v1.Precondition) -> v1.MutationMeta:
+        """Delete one, and return where it was stored."""
+        key = self.kind.by_id(realm.account_id, own_id)
+        return updates.delete(remover(realm, self.kind), key, own_id, precondition)
+
+
+TABLES: Final = Relations(TABLE, keys.table_name)
+VIEWS: Final = Relations(VIEW, keys.view_name)
+
+
 def check_parent_ids(realm: Realm, spec: v1.TableSpec | v1.ViewSpec) -> None:
     """Validate the ids of catalog and namespace in a spec, where set, and complete them with account and kind."""
     if spec.HasField("catalog_id"):
@@ -271,35 +346,6 @@ def entering(
     if current and (current.catalog_id, current.namespace_id) == (wanted.catalog_id, wanted.namespace_id):
         return ()
     return inside(namespace_in(realm, wanted.namespace_id, wanted.catalog_id).pointer)
-
-
-def relation_any_case(
-    realm: Realm,
-    repository: Repository[R],
-    catalog: v1.Catalog,
-    namespace_id: str,
-    name: str,
-    *,
-    by_name: Callable[[str, str, str], str],
-    by_id: Callable[[str], str],
-) -> R | None:
-    """The table or view with this name, or else one whose name differs in case only; None if there is none.
-
-    One with a damaged record has `damage` set.
-    """
-    pointers, wanted = realm.stores.pointers, normal_text(name)
-    if not wanted:
-        return None
-    found = repository.entry(pointers.get(by_name(realm.account_id, namespace_id, wanted)))
-    if found is None and not is_managed(catalog):
-        others = repository.entries(by_name(realm.account_id, namespace_id, ""))
-        return next((each.value for each in others if folded(each.value.display_name) == folded(wanted)), None)
-    if found is None:
-        reserved = pointers.get(keys.relation_name(realm.account_id, namespace_id, folded(wanted)))
-        if reserved is None or not keys.owner(reserved).startswith(by_id(realm.account_id)):
-            return None  # the name is free, or that of a relation of the other kind
-        found = repository.entry(reserved)
-    return None if found is None else found.value
 
 
 def child_counts(realm: Realm, namespace_id: str) -> list[tuple[int, str]]:
@@ -321,7 +367,7 @@ def clear_namespace(realm: Realm, namespace_id: str) -> None:
 
 
 def _delete(repository: Repository[M], key: str) -> None:
-    updates.delete(repository, key, name=key, precondition=v1.Precondition())
+    updates.delete(repository, key, key, v1.Precondition())
 
 
 def purge_table(realm: Realm, table_id: str) -> int:

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from skiway.errors import InvalidArgument
 from skiway.foundation.resources import Resource
-from skiway.metastore.records import keys, updates
+from skiway.metastore.records import updates
 from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import ACCOUNT, Kind
 from skiway.metastore.records.names import exact_name
@@ -42,13 +42,10 @@ class NamedCalls(Generic[M]):
 
     resource: Resource
     kind: Kind[M]
-    key: Callable[[str, str], str]
     name_key: Callable[[str, str], str]
     check: Callable[[Realm, M, Any, Set[str]], None]
     writing: Writing[M] = lambda *_: nullcontext(())
-    parent: Callable[[Realm, Any], Stored[Any]] = lambda realm, _: realm.all(ACCOUNT).require(
-        keys.account(realm.account_id), name=realm.account_id
-    )
+    parent: Callable[[Realm, Any], Stored[Any]] = lambda realm, _: realm.by_id(ACCOUNT, realm.account_id)
     shown: Callable[[M], M] = lambda value: value
     status: Callable[[Realm, M], dict[str, Message]] = lambda *_: {}
     deleting: Callable[[Realm, str], Iterable[Operation]] = lambda *_: ()
@@ -79,8 +76,7 @@ class NamedCalls(Generic[M]):
 
     def get(self, realm: Realm, request: Any) -> Any:
         """Return the resource with an id or a name, also a damaged one, and its stored version."""
-        number = self.resource.number
-        found = by_id_or_name(realm, self.kind, request, number, key=self.key, name_key=self.name_key)
+        found = by_id_or_name(realm, self.kind, request, name_key=self.name_key)
         return self._response("Get{}", found, **self.status(realm, found.value))
 
     def list_(self, realm: Realm, request: Any) -> Any:
@@ -101,16 +97,11 @@ class NamedCalls(Generic[M]):
             with self.writing(realm, desired, spec, False) as operations:
                 return realm.all(self.kind).update(current, desired, also=lambda _: operations)
 
-        updated = updates.update(
-            realm,
-            realm.all(self.kind),
-            self.key(realm.account_id, own_id),
-            name=own_id,
-            precondition=request.precondition,
-            edit=lambda desired: self._edit(realm, desired, spec, paths),
-            write=write,
-            always=bool(paths & set(resource.secrets)),
-        )
+        def edit(desired: M) -> None:
+            self._edit(realm, desired, spec, paths)
+
+        always = bool(paths & set(resource.secrets))
+        updated = updates.update(realm, self.kind, own_id, request.precondition, edit, write, always=always)
         return self._response("Update{}", updated)
 
     def delete(self, realm: Realm, request: Any) -> Any:
@@ -120,8 +111,8 @@ class NamedCalls(Generic[M]):
         def remove(pointer: Pointer, value: M | None) -> None:
             repository.delete(pointer, value, also=tuple(self.deleting(realm, own_id)))
 
-        key = self.key(realm.account_id, own_id)
-        meta = updates.delete(repository, key, name=own_id, precondition=request.precondition, remove=remove)
+        key = self.kind.by_id(realm.account_id, own_id)
+        meta = updates.delete(repository, key, own_id, request.precondition, remove)
         self.deleted(realm, own_id)
         return self.resource.message("Delete{}Response")(meta=meta)
 

@@ -123,12 +123,11 @@ def update(realm: Realm, request: v1.UpdateNamespaceRequest) -> v1.UpdateNamespa
     def attempt() -> Stored[v1.Namespace]:
         return updates.update(
             realm,
-            realm.all(NAMESPACE),
-            keys.namespace(realm.account_id, namespace_id),
-            name=namespace_id,
-            precondition=request.precondition,
-            edit=lambda namespace: _edit(namespace, spec, paths),
-            write=lambda current, desired: _write(realm, current, desired),
+            NAMESPACE,
+            namespace_id,
+            request.precondition,
+            lambda namespace: _edit(namespace, spec, paths),
+            lambda current, desired: _write(realm, current, desired),
         )
 
     updated = retrying(attempt)
@@ -152,11 +151,7 @@ def delete(realm: Realm, request: v1.DeleteNamespaceRequest) -> v1.DeleteNamespa
         _remove_empty(realm, pointer, namespace)
 
     meta = updates.delete(
-        realm.all(NAMESPACE),
-        keys.namespace(realm.account_id, namespace_id),
-        name=namespace_id,
-        precondition=request.precondition,
-        remove=remove,
+        realm.all(NAMESPACE), keys.namespace(realm.account_id, namespace_id), namespace_id, request.precondition, remove
     )
     return v1.DeleteNamespaceResponse(meta=meta)
 
@@ -171,9 +166,9 @@ def clear(realm: Realm, catalog_id: str, path: Sequence[str]) -> None:
         updates.delete(
             realm.all(NAMESPACE),
             owner,
-            name=owner,
-            precondition=v1.Precondition(),
-            remove=lambda pointer, namespace: _remove_empty(realm, pointer, namespace),
+            owner,
+            v1.Precondition(),
+            lambda pointer, namespace: _remove_empty(realm, pointer, namespace),
         )
 
 

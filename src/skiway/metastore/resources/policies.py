@@ -42,7 +42,7 @@ def calls(compile_: Compile) -> NamedCalls[v1.Policy]:
     def check(realm: Realm, policy: v1.Policy, spec: v1.PolicySpec, paths: Set[str]) -> None:  # noqa: ARG001
         _check(realm, policy, compile_)
 
-    return NamedCalls(resources.POLICY, POLICY, keys.policy, keys.policy_name, check)
+    return NamedCalls(resources.POLICY, POLICY, keys.policy_name, check)
 
 
 def scan(realm: Realm) -> Iterator[v1.Policy]:
@@ -221,7 +221,7 @@ def _objects(realm: Realm, policy: v1.Policy) -> list[Relation]:
                 found = table.resource_id
             case v1.RK_VIEW:
                 view_id = local_id(realm, given, v1.RK_VIEW, field="objects")
-                view = realm.all(VIEW).require(keys.view(realm.account_id, view_id), name=view_id).value
+                view = realm.by_id(VIEW, view_id).value
                 relations.append(view)
                 found = view.resource_id
             case _:

@@ -68,17 +68,12 @@ def update(realm: Realm, request: v1.UpdateSnapshotRequest) -> v1.UpdateSnapshot
     def attempt() -> Stored[v1.Snapshot]:
         table = hierarchy.table(realm, spec.table_id)
         refuse_snapshots(table.value)
-        return updates.update(
-            realm,
-            realm.all(SNAPSHOT),
-            keys.snapshot(realm.account_id, spec.table_id.id, spec.snapshot_id),
-            name=str(spec.snapshot_id),
-            precondition=request.precondition,
-            edit=edit,
-            write=lambda current, desired: realm.all(SNAPSHOT).update(
-                current, desired, also=lambda _: [_unchanged(table)]
-            ),
-        )
+
+        def write(current: Stored[v1.Snapshot], desired: v1.Snapshot) -> Stored[v1.Snapshot]:
+            return realm.all(SNAPSHOT).update(current, desired, also=lambda _: [_unchanged(table)])
+
+        key = keys.snapshot(realm.account_id, spec.table_id.id, spec.snapshot_id)
+        return updates.update(realm, SNAPSHOT, str(spec.snapshot_id), request.precondition, edit, write, key=key)
 
     updated = retrying(attempt)
     return v1.UpdateSnapshotResponse(snapshot=updated.value, meta=updated.meta)
@@ -96,13 +91,8 @@ def delete(realm: Realm, request: v1.DeleteSnapshotRequest) -> v1.DeleteSnapshot
         ]
         realm.all(SNAPSHOT).delete(pointer, snapshot, also=batch)
 
-    meta = updates.delete(
-        realm.all(SNAPSHOT),
-        keys.snapshot(realm.account_id, table_id, request.snapshot_id),
-        name=str(request.snapshot_id),
-        precondition=request.precondition,
-        remove=remove,
-    )
+    key = keys.snapshot(realm.account_id, table_id, request.snapshot_id)
+    meta = updates.delete(realm.all(SNAPSHOT), key, str(request.snapshot_id), request.precondition, remove)
     return v1.DeleteSnapshotResponse(meta=meta)
 
 

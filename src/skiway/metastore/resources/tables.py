@@ -11,18 +11,15 @@ from typing import Final
 from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import exact_name, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import Claim, copy_field, masked_paths, once, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import is_managed, purge_table, refuse_fields, remover, writable_id, writer
+from skiway.metastore.resources.hierarchy import TABLES, purge_table, refuse_fields, writable_id
 from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
-from skiway.storage import Operation
 
 FIELDS = ("display_name", "description", "catalog_id", "namespace_id", "schema_json", "upstream", "properties")
 REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "schema_json", "upstream.uri"))
@@ -56,8 +53,7 @@ def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
 
 def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
     """List the tables of a namespace by name."""
-    namespace_id = hierarchy.namespace(realm, request.namespace_id, damaged=True).value.resource_id.id
-    tables, page = listed(realm.all(TABLE), keys.table_name(realm.account_id, namespace_id), request.page)
+    tables, page = TABLES.page(realm, request.namespace_id, request.page)
     return v1.ListTablesResponse(tables=[_without_locations(realm, each) for each in tables], page=page)
 
 
@@ -73,6 +69,9 @@ def _without_locations(realm: Realm, table: v1.Table) -> v1.Table:
     return shown
 
 
+find, lookup, find_any_case, scan = TABLES.find, TABLES.lookup, TABLES.find_any_case, TABLES.scan
+
+
 def problem_of(realm: Realm, table: v1.Table) -> str:
     """Why a mirrored table cannot be read; "" if it can.
 
@@ -85,37 +84,6 @@ def problem_of(realm: Realm, table: v1.Table) -> str:
     return "the last synchronisation could not read it" if "/" in shown else shown
 
 
-def find(realm: Realm, namespace_id: str, name: str) -> v1.Table | None:
-    """The table with this name in a namespace, or None."""
-    wanted = normal_text(name)
-    return realm.all(TABLE).named(keys.table_name(realm.account_id, namespace_id, wanted)) if wanted else None
-
-
-def lookup(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> v1.Table | None:
-    """The table with this name, in any case if the catalog is managed, or None. Raise if its record is damaged."""
-    found = find(realm, namespace_id, name)
-    if found is None and is_managed(catalog):
-        found = find_any_case(realm, catalog, namespace_id, name)
-        if found is not None and found.damage:
-            raise damaged_error("table", found.display_name, found.damage)
-    return found
-
-
-def find_any_case(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> v1.Table | None:
-    """The table with this name, or else one whose name differs in case only; None if there is none.
-
-    One with a damaged record has `damage` set.
-    """
-    return hierarchy.relation_any_case(
-        realm, realm.all(TABLE), catalog, namespace_id, name, by_name=keys.table_name, by_id=keys.table
-    )
-
-
-def scan(realm: Realm, namespace_id: str) -> Iterator[v1.Table]:
-    """All tables of a namespace, by name. Those with a damaged record have `damage` set."""
-    return (found.value for found in realm.all(TABLE).entries(keys.table_name(realm.account_id, namespace_id)))
-
-
 def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableResponse:
     """Update the masked fields of a table, and move it if its namespace changed."""
     table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
@@ -123,31 +91,14 @@ def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableRespon
     if "upstream" in paths and any(path.startswith("upstream.") for path in paths):
         raise failure(InvalidArgument, "update.mask.upstream.mix.forbidden", field="update_mask")
     spec = _normal(realm, request.spec, paths)
-
-    def write(current: Stored[v1.Table], desired: v1.Table) -> Stored[v1.Table]:
-        checks = hierarchy.entering(realm, desired, current.value)
-        return writer(realm, TABLE).update(current, desired, also=lambda _: checks)
-
-    def attempt() -> Stored[v1.Table]:
-        return updates.update(
-            realm,
-            realm.all(TABLE),
-            keys.table(realm.account_id, table_id),
-            name=table_id,
-            precondition=request.precondition,
-            edit=lambda table: _edit(realm, table, spec, paths),
-            write=write,
-        )
-
-    updated = retrying(attempt)
+    updated = TABLES.update(realm, table_id, request.precondition, lambda table: _edit(realm, table, spec, paths))
     return v1.UpdateTableResponse(table=updated.value, meta=updated.meta)
 
 
 def delete(realm: Realm, request: v1.DeleteTableRequest) -> v1.DeleteTableResponse:
     """Delete a table. Its snapshots and statistics become unreachable at once, and are deleted afterwards."""
     table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
-    key = keys.table(realm.account_id, table_id)
-    meta = updates.delete(remover(realm, TABLE), key, name=table_id, precondition=request.precondition)
+    meta = TABLES.delete(realm, table_id, request.precondition)
     purge_table(realm, table_id)
     return v1.DeleteTableResponse(meta=meta)
 
@@ -180,13 +131,11 @@ def _create(realm: Realm, spec: v1.TableSpec, claim: Claim[v1.CreateTableRespons
     table = v1.Table(resource_id=resource_id(realm, realm.ids(), v1.RK_TABLE), created_at=now, updated_at=now)
     for field in FIELDS:
         copy_field(spec, table, field)
-    checks = hierarchy.entering(realm, table)
 
-    def also(stored: Stored[v1.Table]) -> tuple[Operation, ...]:
-        return *checks, *claim.storing(v1.CreateTableResponse(table=stored.value, meta=stored.meta))
+    def response(stored: Stored[v1.Table]) -> v1.CreateTableResponse:
+        return v1.CreateTableResponse(table=stored.value, meta=stored.meta)
 
-    created = writer(realm, TABLE).create(table, also=also)
-    return v1.CreateTableResponse(table=created.value, meta=created.meta)
+    return response(TABLES.create(realm, table, lambda stored: claim.storing(response(stored))))
 
 
 def _edit(realm: Realm, table: v1.Table, spec: v1.TableSpec, paths: set[str]) -> None:

@@ -10,16 +10,15 @@ from typing import Final
 
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.foundation.resources import namespace_path, schema_name
-from skiway.metastore.records import keys, updates
-from skiway.metastore.records.damage import damaged_error
+from skiway.metastore.records import updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import VIEW
 from skiway.metastore.records.names import exact_name, folded, normal_path, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import Claim, copied, copy_field, masked_paths, once, retrying
 from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables
-from skiway.metastore.resources.hierarchy import SYSTEM_NAMESPACES, is_managed, remover, writable_id, writer
+from skiway.metastore.resources.hierarchy import SYSTEM_NAMESPACES, VIEWS, writable_id
 from skiway.metastore.resources.view_dialects import (
     DUCKDB,
     QUERY_NAMES,
@@ -29,7 +28,6 @@ from skiway.metastore.resources.view_dialects import (
     view_sql,
 )
 from skiway.model import v1
-from skiway.storage import Operation
 
 MAX_BINDINGS: Final = 2000
 
@@ -198,15 +196,7 @@ class _Binder:
             return None
         inside = space.resource_id.id
         table = tables.find_any_case(self._realm, stored.value, inside, name)
-        return table or hierarchy.relation_any_case(
-            self._realm,
-            self._realm.all(VIEW),
-            stored.value,
-            inside,
-            name,
-            by_name=keys.view_name,
-            by_id=keys.view,
-        )
+        return table or VIEWS.find_any_case(self._realm, stored.value, inside, name)
 
 
 def _names_in(view: v1.View, place: tuple[str, str]) -> dict[Name, bool]:
@@ -248,6 +238,9 @@ _HARMLESS = frozenset(("description", "properties"))
 REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "sql_definitions"))
 
 
+find, lookup, find_any_case, scan = VIEWS.find, VIEWS.lookup, VIEWS.find_any_case, VIEWS.scan
+
+
 def create(realm: Realm, request: v1.CreateViewRequest) -> v1.CreateViewResponse:
     """Create a view."""
     if not request.HasField("spec"):
@@ -268,46 +261,14 @@ def create(realm: Realm, request: v1.CreateViewRequest) -> v1.CreateViewResponse
 def get(realm: Realm, request: v1.GetViewRequest) -> v1.GetViewResponse:
     """Return the view and its stored version."""
     view_id = local_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
-    found = realm.all(VIEW).require(keys.view(realm.account_id, view_id), name=view_id)
+    found = realm.by_id(VIEW, view_id)
     return v1.GetViewResponse(view=without_claims(found.value), meta=found.meta)
 
 
 def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
     """List the views of a namespace by name."""
-    namespace_id = hierarchy.namespace(realm, request.namespace_id, damaged=True).value.resource_id.id
-    views, page = listed(realm.all(VIEW), keys.view_name(realm.account_id, namespace_id), request.page)
+    views, page = VIEWS.page(realm, request.namespace_id, request.page)
     return v1.ListViewsResponse(views=map(without_claims, views), page=page)
-
-
-def find(realm: Realm, namespace_id: str, name: str) -> v1.View | None:
-    """The view with this name in a namespace, or None."""
-    wanted = normal_text(name)
-    return realm.all(VIEW).named(keys.view_name(realm.account_id, namespace_id, wanted)) if wanted else None
-
-
-def lookup(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> v1.View | None:
-    """The view with this name, in any case if the catalog is managed, or None. Raise if its record is damaged."""
-    found = find(realm, namespace_id, name)
-    if found is None and is_managed(catalog):
-        found = find_any_case(realm, catalog, namespace_id, name)
-        if found is not None and found.damage:
-            raise damaged_error("view", found.display_name, found.damage)
-    return found
-
-
-def find_any_case(realm: Realm, catalog: v1.Catalog, namespace_id: str, name: str) -> v1.View | None:
-    """The view with this name, or else one whose name differs in case only; None if there is none.
-
-    One with a damaged record has `damage` set.
-    """
-    return hierarchy.relation_any_case(
-        realm, realm.all(VIEW), catalog, namespace_id, name, by_name=keys.view_name, by_id=keys.view
-    )
-
-
-def scan(realm: Realm, namespace_id: str) -> Iterator[v1.View]:
-    """All views of a namespace, by name. Those with a damaged record have `damage` set."""
-    return (found.value for found in realm.all(VIEW).entries(keys.view_name(realm.account_id, namespace_id)))
 
 
 def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse:
@@ -323,30 +284,14 @@ def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse
         if set(paths) - _HARMLESS or query_digest(view) != before:
             set_definer(realm, view)  # its query runs with the rights of its last editor
 
-    def write(current: Stored[v1.View], desired: v1.View) -> Stored[v1.View]:
-        checks = hierarchy.entering(realm, desired, current.value)
-        return writer(realm, VIEW).update(current, desired, also=lambda _: checks)
-
-    def attempt() -> Stored[v1.View]:
-        return updates.update(
-            realm,
-            realm.all(VIEW),
-            keys.view(realm.account_id, view_id),
-            name=view_id,
-            precondition=request.precondition,
-            edit=edit,
-            write=write,
-        )
-
-    updated = retrying(attempt)
+    updated = VIEWS.update(realm, view_id, request.precondition, edit)
     return v1.UpdateViewResponse(view=without_claims(updated.value), meta=updated.meta)
 
 
 def delete(realm: Realm, request: v1.DeleteViewRequest) -> v1.DeleteViewResponse:
     """Delete a view."""
     view_id = writable_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
-    key = keys.view(realm.account_id, view_id)
-    meta = updates.delete(remover(realm, VIEW), key, name=view_id, precondition=request.precondition)
+    meta = VIEWS.delete(realm, view_id, request.precondition)
     return v1.DeleteViewResponse(meta=meta)
 
 
@@ -396,10 +341,8 @@ def _create(realm: Realm, spec: v1.ViewSpec, claim: Claim[v1.CreateViewResponse]
     for field in FIELDS:
         copy_field(spec, view, field)
     set_definer(realm, view)
-    checks = hierarchy.entering(realm, view)
 
-    def also(stored: Stored[v1.View]) -> tuple[Operation, ...]:
-        return *checks, *claim.storing(v1.CreateViewResponse(view=without_claims(stored.value), meta=stored.meta))
+    def response(stored: Stored[v1.View]) -> v1.CreateViewResponse:
+        return v1.CreateViewResponse(view=without_claims(stored.value), meta=stored.meta)
 
-    created = writer(realm, VIEW).create(view, also=also)
-    return v1.CreateViewResponse(view=without_claims(created.value), meta=created.meta)
+    return response(VIEWS.create(realm, view, lambda stored: claim.storing(response(stored))))

@@ -7,5 +7,3 @@ caller (`showing`): the index only decides which objects these are. The calls of
 
 from skiway.metastore.search.api import get_summary, list_objects, search
 from skiway.metastore.search.indexes import SearchIndexes
-
-__all__ = ["SearchIndexes", "get_summary", "list_objects", "search"]

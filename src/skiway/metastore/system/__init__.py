@@ -4,5 +4,3 @@
 """
 
 from skiway.metastore.system.objects import EngineCatalogs, SystemFiles
-
-__all__ = ["EngineCatalogs", "SystemFiles"]

@@ -6,5 +6,3 @@ it, and `tasks` runs it in jobs. The same calls delete files here and in garbage
 """
 
 from skiway.metastore.table_maintenance.api import MaintenanceArea, get, health, plan, start
-
-__all__ = ["MaintenanceArea", "get", "health", "plan", "start"]

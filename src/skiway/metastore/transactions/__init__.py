@@ -15,17 +15,3 @@ from skiway.metastore.transactions.api import (
     malformed_rows,
 )
 from skiway.metastore.transactions.staged_writes import RULES, TransactionRules
-
-__all__ = [
-    "RULES",
-    "StagingArea",
-    "TransactionRules",
-    "abort",
-    "append",
-    "begin",
-    "commit",
-    "decode_rows",
-    "get",
-    "list_",
-    "malformed_rows",
-]

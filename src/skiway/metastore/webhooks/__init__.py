@@ -14,16 +14,3 @@ from skiway.metastore.webhooks.delivery import (
     due_webhooks,
 )
 from skiway.metastore.webhooks.resources import calls, list_dead_letters, redeliver
-
-__all__ = [
-    "Delivery",
-    "DeliveryRules",
-    "Due",
-    "OnAttempt",
-    "Send",
-    "accounts_with_webhooks",
-    "calls",
-    "due_webhooks",
-    "list_dead_letters",
-    "redeliver",
-]

@@ -196,7 +196,6 @@ def calls(secrets: SecretsStore, access: SourceAccess | None) -> NamedCalls[v1.W
     return NamedCalls(
         resources.WEBHOOK,
         WEBHOOK,
-        keys.webhook,
         keys.webhook_name,
         check,
         writing,
@@ -227,7 +226,7 @@ def redeliver(realm: Realm, request: v1.RedeliverEventsRequest) -> v1.RedeliverE
 
 def _place(realm: Realm, given: v1.ResourceId) -> WebhookPlace:
     webhook_id = local_id(realm, given, v1.RK_WEBHOOK, field="webhook_id")
-    realm.all(WEBHOOK).require(keys.webhook(realm.account_id, webhook_id), name=webhook_id, damaged=True)
+    realm.by_id(WEBHOOK, webhook_id, damaged=True)
     return WebhookPlace(realm, webhook_id)
 
 
