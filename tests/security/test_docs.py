@@ -11,7 +11,7 @@ import pytest
 
 from skiway.security import MASK, Roles, TokenFile, authentication, tokens
 from skiway.security.secrets import files as file_secrets
-from skiway.security.secrets import opening
+from skiway.security.secrets import store
 from skiway.security.secrets.aws import RENEW_BEFORE
 from skiway.security.secrets.store import MAX_SECRET_BYTES
 from skiway.security.signing_keys import MIN_RSA_BITS, PublishedKeys
@@ -91,8 +91,8 @@ def test_names_and_numbers_on_the_page_match_the_code():
         f"`{authentication.DEV_ACCOUNT_HEADER}`",
         f"called `{authentication.DEFAULT_ACCOUNT}`",
         f"`{file_secrets.KEY_FILE}`",
-        f"`{opening.SECRETS_STORES}`",
+        f"`{store.SECRETS_STORES}`",
         f"until {RENEW_BEFORE.seconds // 60} minutes before",
-        *(f"`{scheme}:" for scheme in opening.BUILT_IN),
+        *(f"`{scheme}:" for scheme in store.BUILT_IN),
     ):
         assert phrase in PAGE, phrase

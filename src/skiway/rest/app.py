@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote_plus
 
 from starlette.requests import Request
@@ -30,12 +30,9 @@ from skiway.metastore.managed import ClientTurns
 from skiway.metastore.records.realm import random_id
 from skiway.request_path import CORRELATION_ID, Access, Observers, Pipeline, Retries, read_context
 from skiway.rest.bodies import Body, Forms
-from skiway.rest.calls import COMPONENT, Lake, Mirrors, RestCall, RestResponse, Route, TokenIssuer, once
+from skiway.rest.calls import COMPONENT, Handler, Lake, Mirrors, RestCall, RestResponse, Route, TokenIssuer, once
 from skiway.rest.errors import failed, status_of
 from skiway.rest.handlers import commits, delegation, namespaces, oauth, scan_planning, tables, views
-from skiway.rest.handlers import namespaces as config
-from skiway.rest.handlers import tables as generic_tables
-from skiway.rest.handlers import tables as reports
 from skiway.rest.handlers.oauth import token_failed
 from skiway.security import Principal
 from skiway.telemetry.context import require_active, serving
@@ -51,81 +48,63 @@ _GENERIC_TABLES: Final = f"/polaris{_NAMESPACE}/generic-tables"
 _PLANS: Final = f"{_TABLE}/plan"
 _PLAN: Final = f"{_PLANS}/{{plan-id}}"
 
+
+def _reads(
+    noun: str, method: str, path: str, name: str, handler: Handler, *, changes: bool = False, **more: Any
+) -> Route:
+    """A route for callers who may read; `changes` is set if it changes something of their own, such as a plan."""
+    return Route(method, path, name, handler, (f"{noun}.read",), noun, changes=changes, **more)
+
+
+def _writes(noun: str, method: str, path: str, name: str, handler: Handler) -> Route:
+    """A route for callers who may write."""
+    return Route(method, path, name, handler, (f"{noun}.write",), noun, changes=True)
+
+
 _IN_CATALOGS: Final = (
-    Route("GET", _NAMESPACES, "ListNamespaces", namespaces.list_, ("namespace.read",), "namespace"),
-    Route("POST", _NAMESPACES, "CreateNamespace", namespaces.create, ("namespace.write",), "namespace", changes=True),
-    Route("GET", _NAMESPACE, "LoadNamespace", namespaces.load, ("namespace.read",), "namespace"),
-    Route("HEAD", _NAMESPACE, "NamespaceExists", namespaces.exists, ("namespace.read",), "namespace"),
-    Route("DELETE", _NAMESPACE, "DropNamespace", namespaces.drop, ("namespace.write",), "namespace", changes=True),
-    Route(
-        "POST",
-        f"{_NAMESPACE}/properties",
-        "UpdateProperties",
-        namespaces.update_properties,
-        ("namespace.write",),
-        "namespace",
-        changes=True,
-    ),
-    Route("GET", _TABLES, "ListTables", tables.list_, ("table.read",), "table"),
-    Route("POST", _TABLES, "CreateTable", commits.create, ("table.write",), "table", changes=True),
-    Route("GET", _TABLE, "LoadTable", tables.load, ("table.read",), "table"),
-    Route("HEAD", _TABLE, "TableExists", tables.exists, ("table.read",), "table"),
-    Route("POST", _TABLE, "CommitTable", commits.commit, ("table.write",), "table", changes=True),
-    Route("DELETE", _TABLE, "DropTable", tables.drop, ("table.write",), "table", changes=True),
-    Route("POST", _PLANS, "PlanTableScan", scan_planning.plan, ("table.read",), "table", changes=True),
-    Route("GET", _PLAN, "FetchPlanningResult", scan_planning.result, ("table.read",), "table"),
-    Route("DELETE", _PLAN, "CancelPlanning", scan_planning.cancel, ("table.read",), "table", changes=True),
-    Route("POST", f"{_TABLE}/tasks", "FetchScanTasks", scan_planning.tasks, ("table.read",), "table"),
-    Route(
+    _reads("namespace", "GET", _NAMESPACES, "ListNamespaces", namespaces.list_),
+    _writes("namespace", "POST", _NAMESPACES, "CreateNamespace", namespaces.create),
+    _reads("namespace", "GET", _NAMESPACE, "LoadNamespace", namespaces.load),
+    _reads("namespace", "HEAD", _NAMESPACE, "NamespaceExists", namespaces.exists),
+    _writes("namespace", "DELETE", _NAMESPACE, "DropNamespace", namespaces.drop),
+    _writes("namespace", "POST", f"{_NAMESPACE}/properties", "UpdateProperties", namespaces.update_properties),
+    _reads("table", "GET", _TABLES, "ListTables", tables.list_),
+    _writes("table", "POST", _TABLES, "CreateTable", commits.create),
+    _reads("table", "GET", _TABLE, "LoadTable", tables.load),
+    _reads("table", "HEAD", _TABLE, "TableExists", tables.exists),
+    _writes("table", "POST", _TABLE, "CommitTable", commits.commit),
+    _writes("table", "DELETE", _TABLE, "DropTable", tables.drop),
+    _reads("table", "POST", _PLANS, "PlanTableScan", scan_planning.plan, changes=True),
+    _reads("table", "GET", _PLAN, "FetchPlanningResult", scan_planning.result),
+    _reads("table", "DELETE", _PLAN, "CancelPlanning", scan_planning.cancel, changes=True),
+    _reads("table", "POST", f"{_TABLE}/tasks", "FetchScanTasks", scan_planning.tasks),
+    _reads(
+        "table",
         "GET",
         f"{_TABLE}/credentials",
         "LoadCredentials",
         delegation.credentials,
-        ("table.read",),
-        "table",
         offered=delegation.vends_credentials,
     ),
-    Route("POST", f"{_TABLE}/sign", "SignRequest", delegation.sign, ("table.read",), "table", offered=delegation.signs),
-    Route("POST", f"{_TABLE}/metrics", "ReportMetrics", reports.report, ("table.read",), "table", changes=True),
-    Route("POST", "/v1/{prefix}/tables/rename", "RenameTable", tables.rename, ("table.write",), "table", changes=True),
-    Route("POST", f"{_NAMESPACE}/register", "RegisterTable", commits.register, ("table.write",), "table", changes=True),
-    Route(
-        "POST",
-        "/v1/{prefix}/transactions/commit",
-        "CommitTransaction",
-        commits.commit_transaction,
-        ("table.write",),
-        "table",
-        changes=True,
-    ),
-    Route("GET", _GENERIC_TABLES, "ListGenericTables", generic_tables.list_generic, ("table.read",), "table"),
-    Route(
-        "GET",
-        f"{_GENERIC_TABLES}/{{generic-table}}",
-        "LoadGenericTable",
-        generic_tables.load_generic,
-        ("table.read",),
-        "table",
-    ),
-    Route("GET", _VIEWS, "ListViews", views.list_, ("view.read",), "view"),
-    Route("POST", _VIEWS, "CreateView", views.create, ("view.write",), "view", changes=True),
-    Route("GET", _VIEW, "LoadView", views.load, ("view.read",), "view"),
-    Route("HEAD", _VIEW, "ViewExists", views.exists, ("view.read",), "view"),
-    Route("POST", _VIEW, "ReplaceView", views.replace, ("view.write",), "view", changes=True),
-    Route("DELETE", _VIEW, "DropView", views.drop, ("view.write",), "view", changes=True),
-    Route("POST", "/v1/{prefix}/views/rename", "RenameView", views.rename, ("view.write",), "view", changes=True),
-    Route("POST", f"{_NAMESPACE}/register-view", "RegisterView", views.register, ("view.write",), "view", changes=True),
+    _reads("table", "POST", f"{_TABLE}/sign", "SignRequest", delegation.sign, offered=delegation.signs),
+    _reads("table", "POST", f"{_TABLE}/metrics", "ReportMetrics", tables.report, changes=True),
+    _writes("table", "POST", "/v1/{prefix}/tables/rename", "RenameTable", tables.rename),
+    _writes("table", "POST", f"{_NAMESPACE}/register", "RegisterTable", commits.register),
+    _writes("table", "POST", "/v1/{prefix}/transactions/commit", "CommitTransaction", commits.commit_transaction),
+    _reads("table", "GET", _GENERIC_TABLES, "ListGenericTables", tables.list_generic),
+    _reads("table", "GET", f"{_GENERIC_TABLES}/{{generic-table}}", "LoadGenericTable", tables.load_generic),
+    _reads("view", "GET", _VIEWS, "ListViews", views.list_),
+    _writes("view", "POST", _VIEWS, "CreateView", views.create),
+    _reads("view", "GET", _VIEW, "LoadView", views.load),
+    _reads("view", "HEAD", _VIEW, "ViewExists", views.exists),
+    _writes("view", "POST", _VIEW, "ReplaceView", views.replace),
+    _writes("view", "DELETE", _VIEW, "DropView", views.drop),
+    _writes("view", "POST", "/v1/{prefix}/views/rename", "RenameView", views.rename),
+    _writes("view", "POST", f"{_NAMESPACE}/register-view", "RegisterView", views.register),
 )
 
 ROUTES: Final = (
-    Route(
-        "GET",
-        "/v1/config",
-        "GetConfig",
-        config.config_of(_IN_CATALOGS),
-        ("catalog.read",),
-        "catalog",
-    ),
+    _reads("catalog", "GET", "/v1/config", "GetConfig", namespaces.config_of(_IN_CATALOGS)),
     Route("POST", "/v1/oauth/tokens", "GetToken", oauth.tokens, (), "catalog", takes_form=True),
     *_IN_CATALOGS,
 )

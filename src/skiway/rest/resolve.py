@@ -7,9 +7,10 @@ Iceberg clients would read them incorrectly: then loading one fails with 404 and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, Unsupported
 from skiway.formats.iceberg.table import IcebergTable
@@ -22,6 +23,8 @@ from skiway.metastore.resources.hierarchy import find_path, full_path, require_p
 from skiway.model import v1
 from skiway.rest.bodies import Identifier, Renaming
 from skiway.rest.calls import Lake, Mirrors, RestRequest
+
+T = TypeVar("T")
 
 
 def is_served(table: v1.Table, *, mirrors: Mirrors | None) -> bool:
@@ -86,90 +89,94 @@ def levels(text: str) -> tuple[str, ...]:
     return tuple(text.split(SEPARATOR))
 
 
-def catalog(request: RestRequest) -> v1.Catalog:
-    """The catalog in the path."""
-    return named_catalog(request.realm, request.names["prefix"])
+@dataclass(frozen=True, slots=True)
+class Resolver:
+    """Finds what a request names in one catalog: by default what its path names, else what its body names."""
+
+    request: RestRequest
+    catalog: v1.Catalog
+
+    def namespace(self, path: Sequence[str] | None = None, *, damaged: bool = False) -> v1.Namespace:
+        """The namespace; if `damaged`, also one with a damaged record."""
+        path = normal_path(self._path(path), field="namespace")
+        return require_path(self.request.realm, self.catalog, path, damaged=damaged).value
+
+    def table(self, path: Sequence[str] | None = None, name: str | None = None) -> v1.Table:
+        """The table, in any format.
+
+        If the namespace does not exist, the error says that the table does not exist: Spark loads `a.b.branch_c` to find out
+        whether it is a table, and expects this error.
+        """
+        return self._relation("table", tables.lookup, path, name)
+
+    def served_table(self, path: Sequence[str] | None = None, name: str | None = None) -> v1.Table:
+        """The table; raises `NotFound` if Iceberg clients cannot read it."""
+        return require_served(self.table(path, name), mirrors=self.request.lake.mirrors)
+
+    def managed_table(self, path: Sequence[str] | None = None, name: str | None = None) -> v1.Table:
+        """The table; raises `PermissionDenied` if it belongs to a connector."""
+        return require_managed(self.request.realm, self.served_table(path, name))
+
+    def find_table(self, namespace: v1.Namespace, name: str) -> v1.Table | None:
+        """The table with this name, or None."""
+        return tables.lookup(self.request.realm, self.catalog, namespace.resource_id.id, name)
+
+    def view(self, path: Sequence[str] | None = None, name: str | None = None) -> v1.View:
+        """The view. As for tables, a missing namespace means that the view does not exist."""
+        return self._relation("view", views.lookup, path, name)
+
+    def _path(self, path: Sequence[str] | None) -> Sequence[str]:
+        return levels(self.request.names["namespace"]) if path is None else path
+
+    def _relation(
+        self,
+        kind: str,
+        lookup: Callable[[Realm, v1.Catalog, str, str], T | None],
+        path: Sequence[str] | None,
+        name: str | None,
+    ) -> T:
+        realm, catalog = self.request.realm, self.catalog
+        parent = normal_path(self._path(path), field="namespace")
+        text = normal_text(self.request.names[kind] if name is None else name)
+        namespace = find_path(realm, catalog, parent, damaged=True)
+        with explaining_damage(kind, dotted((*parent, text))):
+            relation = lookup(realm, catalog, namespace.value.resource_id.id, text) if namespace else None
+        if relation is None:
+            key = f"{kind}.by.name.missing"
+            raise failure(NotFound, key, resource=kind, catalog=catalog.display_name, path=dotted(parent), name=text)
+        return relation
 
 
-def named_catalog(realm: Realm, given: str) -> v1.Catalog:
+def readable(request: RestRequest) -> Resolver:
+    """Resolve in the catalog in the path."""
+    return Resolver(request, named_catalog(request.realm, request.names["prefix"]))
+
+
+def writable(request: RestRequest) -> Resolver:
+    """Resolve in the catalog in the path, for a change; catalogs of connectors are read-only."""
+    resolver = readable(request)
+    catalog = resolver.catalog
+    if catalog.damage:
+        raise damaged_error("catalog", catalog.display_name, catalog.damage)
+    if catalog.connector_ref:
+        raise _mirrored(f"catalog {catalog.display_name}", _connector_name(request.realm, catalog.connector_ref))
+    return resolver
+
+
+def named_catalog(realm: Realm, name: str) -> v1.Catalog:
     """The catalog with this name."""
-    found = catalogs.find(realm, given)
-    if found is None:
-        raise failure(NotFound, "catalog.by.name.missing", catalog=normal_text(given))
-    return found.value
+    catalog = catalogs.find(realm, name)
+    if catalog is None:
+        raise failure(NotFound, "catalog.by.name.missing", catalog=normal_text(name))
+    return catalog.value
 
 
-def writable(request: RestRequest) -> v1.Catalog:
-    """The catalog in the path, for a change; catalogs of connectors are read-only."""
-    found = catalog(request)
-    if found.damage:
-        raise damaged_error("catalog", found.display_name, found.damage)
-    if found.connector_ref:
-        raise _mirrored(f"catalog {found.display_name}", _connector_name(request.realm, found.connector_ref))
-    return found
-
-
-def namespace(request: RestRequest, of: v1.Catalog, *, damaged: bool = False) -> v1.Namespace:
-    """The namespace in the path; if `damaged`, also one with a damaged record."""
-    return namespace_at(request.realm, of, levels(request.names["namespace"]), damaged=damaged)
-
-
-def namespace_at(realm: Realm, of: v1.Catalog, path: Sequence[str], *, damaged: bool = False) -> v1.Namespace:
-    """The namespace at a path; if `damaged`, also one with a damaged record."""
-    return require_path(realm, of, normal_path(path, field="namespace"), damaged=damaged).value
-
-
-def table(request: RestRequest, of: v1.Catalog) -> v1.Table:
-    """The table in the path."""
-    return table_at(request.realm, of, levels(request.names["namespace"]), request.names["table"])
-
-
-def table_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v1.Table:
-    """The table with this name, in any format.
-
-    If the namespace does not exist, the error says that the table does not exist: Spark loads `a.b.branch_c` to find out
-    whether it is a table, and expects this error.
-    """
-    wanted, name = normal_path(path, field="namespace"), normal_text(given)
-    where = find_path(realm, of, wanted, damaged=True)
-    with explaining_damage("table", dotted((*wanted, name))):
-        found = find_table(realm, of, where.value, name) if where else None
-    if found is None:
-        inside = of.display_name
-        raise failure(
-            NotFound, "table.by.name.missing", resource="table", catalog=inside, path=dotted(wanted), name=name
-        )
-    return found
-
-
-def find_table(realm: Realm, of: v1.Catalog, where: v1.Namespace, given: str) -> v1.Table | None:
-    """The table with this name, or None."""
-    return tables.lookup(realm, of, where.resource_id.id, given)
-
-
-def require_managed(realm: Realm, found: v1.Table) -> v1.Table:
+def require_managed(realm: Realm, table: v1.Table) -> v1.Table:
     """Return the table if it is managed, else raise `PermissionDenied`."""
-    if not found.metadata_location:
-        name = _connector_name(realm, found.upstream.connector_id.id)
-        raise _mirrored(f"table {found.display_name}", name)
-    return found
-
-
-def view(request: RestRequest, of: v1.Catalog) -> v1.View:
-    """The view in the path."""
-    return view_at(request.realm, of, levels(request.names["namespace"]), request.names["view"])
-
-
-def view_at(realm: Realm, of: v1.Catalog, path: Sequence[str], given: str) -> v1.View:
-    """The view with this name. As for tables, a missing namespace means that the view does not exist."""
-    wanted, name = normal_path(path, field="namespace"), normal_text(given)
-    where = find_path(realm, of, wanted, damaged=True)
-    with explaining_damage("view", dotted((*wanted, name))):
-        found = views.lookup(realm, of, where.value.resource_id.id, name) if where else None
-    if found is None:
-        inside = of.display_name
-        raise failure(NotFound, "view.by.name.missing", resource="view", catalog=inside, path=dotted(wanted), name=name)
-    return found
+    if not table.metadata_location:
+        name = _connector_name(realm, table.upstream.connector_id.id)
+        raise _mirrored(f"table {table.display_name}", name)
+    return table
 
 
 def check_identifier(request: RestRequest, named: Identifier | None, name: str) -> None:

@@ -32,9 +32,8 @@ from skiway.metastore.platform import EndedSessions
 from skiway.request_path import Observers
 from skiway.rest import RestApp, RestOptions
 from skiway.runtime.authentication import issuer
-from skiway.runtime.gc import sweeps as gc_sweeps
 from skiway.runtime.gc.schedule import Schedule, Sweep
-from skiway.runtime.gc.sweeps import maintenance_sweep, profile_sweep, quality_sweep
+from skiway.runtime.gc.sweeps import periodic_sweeps, sweeps
 from skiway.runtime.grpc.services import CallProcesses, grpc_services, serving_calls
 from skiway.runtime.http.door import HttpDoor, LocalOnly, explorer_of, health_door, socket_file, web_app
 from skiway.runtime.lake import functions_of, optimizer_of, vending_of
@@ -131,10 +130,8 @@ def sweeps_of(parts: Parts) -> list[Sweep]:
     """What garbage collection does, and the periodic work that runs with it."""
     settings, stores, warehouse = parts.settings, parts.stores, parts.warehouse
     return [
-        *gc_sweeps.sweeps(stores, parts.secrets, settings.gc, warehouse=warehouse),
-        maintenance_sweep(settings, stores, warehouse),
-        quality_sweep(settings, stores),
-        profile_sweep(settings, stores, warehouse),
+        *sweeps(stores, parts.secrets, settings.gc, warehouse=warehouse),
+        *periodic_sweeps(settings, stores, warehouse),
     ]
 
 
@@ -174,10 +171,10 @@ def guarded(web: ASGIApp, settings: Settings) -> ASGIApp:
 
 
 @contextmanager
-def collecting(pointers: PointerStore, sweeps: list[Sweep], metrics: GcMetrics) -> Iterator[None]:
+def collecting(pointers: PointerStore, scheduled: list[Sweep], metrics: GcMetrics) -> Iterator[None]:
     """Run garbage collection for the duration of the block; at its end, wait for the current page."""
-    metrics.scheduled(sweeps)
-    schedule, stop = Schedule(pointers, sweeps, observer=metrics), threading.Event()
+    metrics.scheduled(scheduled)
+    schedule, stop = Schedule(pointers, scheduled, observer=metrics), threading.Event()
     thread = threading.Thread(target=schedule.run, args=(stop,), name="gc", daemon=True)
     thread.start()
     try:

@@ -19,9 +19,8 @@ from skiway.config import FILE_NAME, Settings
 from skiway.config.loading import problems
 from skiway.errors import InvalidArgument, PreconditionFailed, Unavailable
 from skiway.metastore.migrations import STEPS, require_usable
-from skiway.security import SecretsStore
+from skiway.security import SecretsStore, open_secrets
 from skiway.security.secrets.files import KEY_FILE
-from skiway.security.secrets.opening import open_secrets
 from skiway.storage import Stores, open_blobs, open_pointers
 from skiway.storage.blobs.cache import CachedBlobs
 from skiway.telemetry.metrics import Metrics, observe_caches, store_calls

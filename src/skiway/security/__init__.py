@@ -21,8 +21,7 @@ from skiway.security.authentication import (
     TokenHeaders,
 )
 from skiway.security.redaction import Redacted
-from skiway.security.secrets.opening import open_secrets
-from skiway.security.secrets.store import MemorySecrets, SecretsStore, secret_key
+from skiway.security.secrets.store import MemorySecrets, SecretsStore, open_secrets, secret_key
 from skiway.security.signed_tokens import AccessTokens, JobTokens, LeasedJob
 from skiway.security.tokens import NewToken, TokenAuthenticator, TokenEntry, TokenFile, new_token, roles_of_user
 

@@ -13,14 +13,26 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from threading import Lock
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from skiway.config.metastore import StorageUsage
 from skiway.config.telemetry import Telemetry
 from skiway.errors import Internal
 from skiway.foundation.cache import CacheStats
 from skiway.telemetry import definitions
-from skiway.telemetry.definitions import Distribution, Family, Metric, Observation, Point, Series
+from skiway.telemetry.definitions import (
+    BOUNDS,
+    Distribution,
+    Family,
+    Metric,
+    Observation,
+    Point,
+    Series,
+    prometheus_name,
+)
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as PrometheusMetric
 
 log = logging.getLogger(__name__)
 
@@ -101,9 +113,9 @@ class Metrics:
 
         With the values of `others`, which are processes of the same server, each has the label `process`; this one is 0.
         """
-        from skiway.telemetry.prometheus import text
-
-        return text({"0": self.collect(), **others}, label="process") if others else text({"": self.collect()})
+        if others:
+            return _prometheus_text({"0": self.collect(), **others}, label="process")
+        return _prometheus_text({"": self.collect()})
 
     def _observation(self, metric: Metric, read: Callable[[], Iterable[Observation]]) -> Series | None:
         try:
@@ -134,6 +146,70 @@ class Metrics:
     def _checked(self, metric: Metric, had_room: bool) -> None:
         if not had_room:
             self.series(definitions.DROPPED_SERIES).add((metric.name,), 1)
+
+
+def _prometheus_text(sources: Mapping[str, Iterable[Family]], *, label: str = "") -> str:
+    """The text of all families, with `# HELP` and `# TYPE`. With a `label`, it names the source of each value."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.registry import Collector
+
+    points: dict[Metric, list[Point]] = {}
+    for source, families in sources.items():
+        for family in families:
+            labelled = (Point((*point.tags, source), point.value) for point in family.points)
+            points.setdefault(family.metric, []).extend(labelled if label else family.points)
+
+    class Families(Collector):
+        def collect(self) -> Iterator[PrometheusMetric]:
+            return (_prometheus_family(Family(metric, found), label) for metric, found in points.items())
+
+        def describe(self) -> Iterable[PrometheusMetric]:
+            return ()
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Families())
+    return generate_latest(registry).decode()
+
+
+def _prometheus_family(family: Family, label: str) -> PrometheusMetric:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    metric = family.metric
+    name, tags = prometheus_name(metric), (*metric.tags, label) if label else metric.tags
+    match metric.kind:
+        case "counter":
+            counter = CounterMetricFamily(name, metric.description, labels=tags)
+            for point in family.points:
+                counter.add_metric(point.tags, _number(point))
+            return counter
+        case "gauge":
+            gauge = GaugeMetricFamily(name, metric.description, labels=tags)
+            for point in family.points:
+                gauge.add_metric(point.tags, _number(point))
+            return gauge
+        case "histogram":
+            histogram = HistogramMetricFamily(name, metric.description, labels=tags)
+            for point in family.points:
+                found = _distribution(point)
+                histogram.add_metric(point.tags, buckets=list(_cumulative(found)), sum_value=found.total)
+            return histogram
+
+
+def _number(point: Point) -> float:
+    assert not isinstance(point.value, Distribution)
+    return point.value
+
+
+def _distribution(point: Point) -> Distribution:
+    assert isinstance(point.value, Distribution)
+    return point.value
+
+
+def _cumulative(found: Distribution) -> Iterator[tuple[str, float]]:
+    below = 0
+    for bound, count in zip((*map(str, BOUNDS), "+Inf"), found.buckets, strict=True):
+        below += count
+        yield bound, below
 
 
 class StoreCall(Protocol):

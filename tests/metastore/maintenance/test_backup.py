@@ -19,8 +19,7 @@ from skiway.metastore.connectors.credentials import credentials
 from skiway.metastore.maintenance import Checker, read_manifest, restore_backup, write_backup
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
-from skiway.security import SecretsStore
-from skiway.security.secrets import open_secrets
+from skiway.security import SecretsStore, open_secrets
 from skiway.storage import ABSENT, Pointer, StoreFormat, Stores, open_stores
 
 

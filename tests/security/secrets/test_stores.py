@@ -21,9 +21,8 @@ from moto import mock_aws
 from skiway.errors import Internal, InvalidArgument, LimitExceeded, NotFound, PreconditionFailed, Unavailable
 from skiway.foundation import extras
 from skiway.security import MemorySecrets, SecretsStore, open_secrets, secret_key
-from skiway.security.secrets import opening
 from skiway.security.secrets.files import FileSecrets, KeyRing, key_ring_in, new_encryption_key
-from skiway.security.secrets.store import MAX_SECRET_BYTES
+from skiway.security.secrets.store import MAX_SECRET_BYTES, SECRETS_STORES
 
 SECRET = b'{"token": "hunter2-hunter2"}'
 HERE = ("acme", "connectors", "c1")
@@ -414,13 +413,13 @@ def open_vault(url, *, options, clock):
 
 
 def test_package_can_add_a_store(monkeypatch):
-    added = EntryPoint("vault", f"{__name__}:open_vault", opening.SECRETS_STORES)
+    added = EntryPoint("vault", f"{__name__}:open_vault", SECRETS_STORES)
     monkeypatch.setattr(extras, "_installed", lambda path: {added.group: [added]})
     assert open_secrets("vault://a", options={"token": "t"}) == ("vault://a", {"token": "t"})
 
 
 def test_two_packages_for_one_scheme_are_rejected(monkeypatch):
-    added = EntryPoint("file", "elsewhere:open_files", opening.SECRETS_STORES)
+    added = EntryPoint("file", "elsewhere:open_files", SECRETS_STORES)
     monkeypatch.setattr(extras, "_installed", lambda path: {added.group: [added]})
     with pytest.raises(PreconditionFailed, match="elsewhere:open_files are installed for file in"):
         open_secrets("memory://")

@@ -22,6 +22,7 @@ from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse
 from skiway.rest.handlers.delegation import NOTHING, Delegated, delegated_to_creator
 from skiway.rest.handlers.namespaces import properties_of_new
 from skiway.rest.handlers.tables import loaded
+from skiway.rest.resolve import Resolver
 
 if TYPE_CHECKING:
     from skiway.rest.models import Commit
@@ -33,8 +34,8 @@ def create(request: RestRequest) -> RestResponse:
     """Create a table without snapshots, or stage one."""
     from skiway.rest.models import table_in
 
-    catalog = resolve.writable(request)
-    namespace = resolve.namespace(request, catalog)
+    resolver = resolve.writable(request)
+    namespace = resolver.namespace()
     wanted = table_in(request.body)
     with resolve.claiming(request.realm, namespace, wanted.name), _applying():
         made = managed.create(
@@ -45,7 +46,7 @@ def create(request: RestRequest) -> RestResponse:
             schema=wanted.table_schema,
             spec=wanted.partition_spec,
             order=wanted.write_order,
-            properties=properties_of_new("table", catalog, wanted.properties),
+            properties=properties_of_new("table", resolver.catalog, wanted.properties),
             location=wanted.location,
             stage=wanted.stage_create,
         )
@@ -56,13 +57,12 @@ def commit(request: RestRequest) -> RestResponse:
     """Apply the updates if all requirements hold, and return the table."""
     from skiway.rest.models import commit_in
 
-    catalog = resolve.writable(request)
+    resolver = resolve.writable(request)
     wanted = commit_in(request.body)
     resolve.check_identifier(request, wanted.identifier, request.names["table"])
     if wanted.creates:
-        return _response(request, _create_staged(request, catalog, wanted))
-    table = resolve.table(request, catalog)
-    resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
+        return _response(request, _create_staged(resolver, wanted))
+    table = resolver.managed_table()
     request.realm.require_unrestricted(table)
     with _applying():
         made = managed.commit(
@@ -80,22 +80,21 @@ def commit_transaction(request: RestRequest) -> RestResponse:
     """Apply the updates of several tables if all requirements of all of them hold: all updates, or none."""
     from skiway.rest.models import transaction_in
 
-    catalog = resolve.writable(request)
+    resolver = resolve.writable(request)
     changes, creations, created = [], [], []
     for wanted in transaction_in(request.body).table_changes:
         if wanted.identifier is None:
             raise InvalidArgument("a table change has no identifier: add it", key="field.invalid", field="identifier")
         path, name = wanted.identifier.namespace, wanted.identifier.name
         if wanted.creates:
-            namespace = resolve.namespace_at(request.realm, catalog, path)
+            namespace = resolver.namespace(path)
             with resolve.claiming(request.realm, namespace, name, key="table.created.meanwhile"):
                 resolve.require_free(request.realm, namespace, name, kind="table")
             creation = managed.TableCreation(namespace.resource_id, name, wanted.requirements, wanted.updates)
             creations.append(creation)
             created.append((namespace, name))
             continue
-        table = resolve.table_at(request.realm, catalog, path, name)
-        resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
+        table = resolver.managed_table(path, name)
         request.realm.require_unrestricted(table)
         changes.append(managed.TableChange.of_client(table.resource_id, wanted.requirements, wanted.updates))
     with _claiming_all(request, created), _applying():
@@ -119,11 +118,11 @@ def _claiming_all(request: RestRequest, created: Sequence[tuple[v1.Namespace, st
 
 def register(request: RestRequest) -> RestResponse:
     """Create a table from an existing metadata file, or replace one by it."""
-    catalog = resolve.writable(request)
-    namespace = resolve.namespace(request, catalog)
+    resolver = resolve.writable(request)
+    namespace = resolver.namespace()
     wanted = decoded(request.body, Registration)
     with resolve.claiming(request.realm, namespace, wanted.name), _applying():
-        existing = resolve.find_table(request.realm, catalog, namespace, wanted.name)
+        existing = resolver.find_table(namespace, wanted.name)
         if existing is not None and wanted.overwrite:
             request.realm.require_unrestricted(existing)
         else:
@@ -139,10 +138,11 @@ def register(request: RestRequest) -> RestResponse:
     return _response(request, made)
 
 
-def _create_staged(request: RestRequest, catalog: v1.Catalog, wanted: Commit) -> ManagedTable:
-    name, namespace = request.names["table"], resolve.namespace(request, catalog)
+def _create_staged(resolver: Resolver, wanted: Commit) -> ManagedTable:
+    request, namespace = resolver.request, resolver.namespace()
+    name = request.names["table"]
     with resolve.claiming(request.realm, namespace, name, key="table.created.meanwhile"), _applying():
-        if resolve.find_table(request.realm, catalog, namespace, name) is not None:
+        if resolver.find_table(namespace, name) is not None:
             raise failure(AlreadyExists, "table.already.exists", resource="table", name=name)
         return managed.create_staged(
             request.realm,

@@ -136,8 +136,7 @@ def _access(request: RestRequest, table: v1.Table) -> TableAccess | None:
 
 def _managed(request: RestRequest) -> v1.Table:
     """The table in the path. The files of other tables belong to their sources."""
-    found = resolve.table(request, resolve.catalog(request))
-    return resolve.require_managed(request.realm, resolve.require_served(found, mirrors=request.lake.mirrors))
+    return resolve.readable(request).managed_table()
 
 
 def _delegated(

@@ -20,7 +20,7 @@ from skiway.model import v1
 from skiway.rest import resolve
 from skiway.rest.bodies import CreateNamespace, UpdateProperties, decoded
 from skiway.rest.calls import NO_CONTENT, Handler, RestRequest, RestResponse, Route, json_response, listing
-from skiway.rest.resolve import named_catalog
+from skiway.rest.resolve import Resolver, named_catalog
 
 _KINDS: Final = ("table", "view")
 
@@ -80,13 +80,13 @@ COMMENT = "comment"
 
 def list_(request: RestRequest) -> RestResponse:
     """List the children of `parent`, or the top-level namespaces."""
-    catalog = resolve.catalog(request)
-    given = request.query.get("parent", "")
-    path = _parent(request, catalog, given) if given else ()
+    resolver = resolve.readable(request)
+    parent = request.query.get("parent", "")
+    path = _parent(resolver, parent) if parent else ()
 
     def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.Namespace], v1.PageResponse]:
         found = namespaces.list_(
-            request.realm, v1.ListNamespacesRequest(catalog_id=catalog.resource_id, path=path, page=wanted)
+            request.realm, v1.ListNamespacesRequest(catalog_id=resolver.catalog.resource_id, path=path, page=wanted)
         )
         return found.namespaces, found.page
 
@@ -95,7 +95,7 @@ def list_(request: RestRequest) -> RestResponse:
 
 def create(request: RestRequest) -> RestResponse:
     """Create a namespace and its missing parents."""
-    catalog = resolve.writable(request)
+    catalog = resolve.writable(request).catalog
     wanted = decoded(request.body, CreateNamespace)
     managed.require_addressable(*wanted.namespace)
     properties = wanted.properties or {}
@@ -112,18 +112,18 @@ def create(request: RestRequest) -> RestResponse:
 
 def load(request: RestRequest) -> RestResponse:
     """Load a namespace with its properties."""
-    return _response(resolve.namespace(request, resolve.catalog(request)))
+    return _response(resolve.readable(request).namespace())
 
 
 def exists(request: RestRequest) -> RestResponse:
     """Check that the namespace exists."""
-    resolve.namespace(request, resolve.catalog(request))
+    resolve.readable(request).namespace()
     return NO_CONTENT
 
 
 def drop(request: RestRequest) -> RestResponse:
     """Delete an empty namespace."""
-    found = resolve.namespace(request, resolve.writable(request))
+    found = resolve.writable(request).namespace()
     namespaces.delete(request.realm, v1.DeleteNamespaceRequest(namespace_id=found.resource_id))
     return NO_CONTENT
 
@@ -139,7 +139,7 @@ def update_properties(request: RestRequest) -> RestResponse:
             key="properties.contradict",
             field="removals",
         )
-    found = resolve.namespace(request, resolve.writable(request))
+    found = resolve.writable(request).namespace()
     before = _update(request, found.resource_id, removals, updates)
     return json_response(
         {
@@ -169,16 +169,16 @@ def _update(request: RestRequest, which: v1.ResourceId, removals: set[str], upda
     return before
 
 
-def _parent(request: RestRequest, catalog: v1.Catalog, given: str) -> tuple[str, ...]:
+def _parent(resolver: Resolver, parent: str) -> tuple[str, ...]:
     """The path of the parent. Some clients encode its levels twice."""
-    path = resolve.levels(given)
+    path = resolve.levels(parent)
     try:
-        return full_path(resolve.namespace_at(request.realm, catalog, path, damaged=True))
+        return full_path(resolver.namespace(path, damaged=True))
     except NotFound:
         again = tuple(map(unquote, path))
         if again == path:
             raise
-        return full_path(resolve.namespace_at(request.realm, catalog, again))
+        return full_path(resolver.namespace(again))
 
 
 def _properties(namespace: v1.Namespace) -> dict[str, str]:

@@ -116,7 +116,7 @@ def tasks(request: RestRequest) -> RestResponse:
 
 def _opened(request: RestRequest) -> tuple[v1.Table, IcebergTable]:
     """The table in the path, opened. Plans name files, so they are refused to callers whom policies restrict."""
-    found = resolve.require_served(resolve.table(request, resolve.catalog(request)), mirrors=request.lake.mirrors)
+    found = resolve.readable(request).served_table()
     request.realm.require_unrestricted(found)
     if not found.metadata_location:
         return found, resolve.opened(request.realm, request.lake, found)

@@ -68,7 +68,7 @@ def list_(request: RestRequest) -> RestResponse:
 
 def listed(request: RestRequest, is_shown: Callable[[v1.Table, bool], bool]) -> RestResponse:
     """List tables of a namespace. `is_shown` chooses by a table, and by whether Iceberg clients can read it."""
-    namespace = resolve.namespace(request, resolve.catalog(request), damaged=True)
+    namespace = resolve.readable(request).namespace(damaged=True)
     path = list(full_path(namespace))
     everything = request.realm.without_policies()  # only names are shown
     known = exports.exports_of(everything)
@@ -89,7 +89,7 @@ def listed(request: RestRequest, is_shown: Callable[[v1.Table, bool], bool]) -> 
 def load(request: RestRequest) -> RestResponse:
     """Load the metadata of a table, or return 304 if the client already has it."""
     mode = _choice(request.query, "snapshots", MODES, default="all")
-    table = _served(request)
+    table = resolve.readable(request).served_table()
     metadata, location = _metadata(request, table)
     delegated = delegated_to(request, table)
     version = f"{table.resource_id.id} {location} {mode}{delegated.version}"
@@ -106,7 +106,7 @@ def load(request: RestRequest) -> RestResponse:
 
 def exists(request: RestRequest) -> RestResponse:
     """Check that the table exists, and that Iceberg clients can read it."""
-    table = _served(request)
+    table = resolve.readable(request).served_table()
     if exports.is_exportable(table):
         resolve.opened(request.realm.without_policies(), request.lake, table)
     return NO_CONTENT
@@ -123,11 +123,10 @@ def drop(request: RestRequest) -> RestResponse:
 def rename(request: RestRequest) -> RestResponse:
     """Rename a table, or move it to another namespace of its catalog."""
     wanted = decoded(request.body, Renaming)
-    catalog = resolve.writable(request)
-    table = resolve.table_at(request.realm, catalog, wanted.source.namespace, wanted.source.name)
-    resolve.require_managed(request.realm, resolve.require_served(table, mirrors=request.lake.mirrors))
+    resolver = resolve.writable(request)
+    table = resolver.managed_table(wanted.source.namespace, wanted.source.name)
     request.realm.require_unrestricted(table, why=NOT_CHANGED)
-    destination = resolve.namespace_at(request.realm, catalog, wanted.destination.namespace)
+    destination = resolver.namespace(wanted.destination.namespace)
     with resolve.renaming(request.realm, destination, wanted):
         managed.rename(
             request.realm, table.resource_id, name=wanted.destination.name, namespace_id=destination.resource_id
@@ -135,16 +134,10 @@ def rename(request: RestRequest) -> RestResponse:
     return NO_CONTENT
 
 
-def _served(request: RestRequest) -> v1.Table:
-    found = resolve.table(request, resolve.catalog(request))
-    return resolve.require_served(found, mirrors=request.lake.mirrors)
-
-
 def _changeable(request: RestRequest) -> v1.Table:
-    found = resolve.table(request, resolve.writable(request))
-    resolve.require_served(found, mirrors=request.lake.mirrors)
-    request.realm.require_unrestricted(found, why=NOT_CHANGED)
-    return resolve.require_managed(request.realm, found)
+    table = resolve.writable(request).served_table()
+    request.realm.require_unrestricted(table, why=NOT_CHANGED)
+    return resolve.require_managed(request.realm, table)
 
 
 def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str]:
@@ -191,8 +184,7 @@ def list_generic(request: RestRequest) -> RestResponse:
 
 def load_generic(request: RestRequest) -> RestResponse:
     """Return the format and the location of a mirrored table. Callers whom policies restrict get neither."""
-    name = request.names["generic-table"]
-    table = resolve.table_at(request.realm, resolve.catalog(request), resolve.levels(request.names["namespace"]), name)
+    table = resolve.readable(request).table(name=request.names["generic-table"])
     request.realm.require_unrestricted(table)
     if request.lake.mirrors is None or not exports.is_exportable(table):
         raise NotFound(
@@ -251,7 +243,7 @@ class ReportBody(BaseModel):
 
 def report(request: RestRequest) -> RestResponse:
     """Store a report on a table that the caller may read. A report on a commit counts as one if the caller may write."""
-    table = resolve.table(request, resolve.catalog(request))
+    table = resolve.readable(request).table()
     sent = decoded(request.body, ReportBody)
     is_commit = sent.kind == "commit-report"
     stored = MetricsReport(

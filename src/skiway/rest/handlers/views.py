@@ -21,7 +21,7 @@ from skiway.rest.handlers.namespaces import properties_of_new
 
 def list_(request: RestRequest) -> RestResponse:
     """List the views of a namespace that Iceberg clients can read."""
-    namespace = resolve.namespace(request, resolve.catalog(request), damaged=True)
+    namespace = resolve.readable(request).namespace(damaged=True)
     path = list(full_path(namespace))
 
     def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.View], v1.PageResponse]:
@@ -40,8 +40,8 @@ def create(request: RestRequest) -> RestResponse:
     """Create a view."""
     from skiway.rest.models import CreateView
 
-    catalog = resolve.writable(request)
-    namespace = resolve.namespace(request, catalog)
+    resolver = resolve.writable(request)
+    namespace = resolver.namespace()
     wanted = decoded(request.body, CreateView)
     with resolve.claiming(request.realm, namespace, wanted.name, kind="view"):
         made = managed.create_view(
@@ -51,7 +51,7 @@ def create(request: RestRequest) -> RestResponse:
             name=wanted.name,
             schema=wanted.schema_,
             version=wanted.view_version,
-            properties=properties_of_new("view", catalog, wanted.properties),
+            properties=properties_of_new("view", resolver.catalog, wanted.properties),
             location=wanted.location,
         )
     return _response(made)
@@ -59,7 +59,7 @@ def create(request: RestRequest) -> RestResponse:
 
 def register(request: RestRequest) -> RestResponse:
     """Create a view from an existing metadata file."""
-    namespace = resolve.namespace(request, resolve.writable(request))
+    namespace = resolve.writable(request).namespace()
     wanted = decoded(request.body, Registration)
     with resolve.claiming(request.realm, namespace, wanted.name, kind="view"):
         resolve.require_free(request.realm, namespace, wanted.name, kind="view")
@@ -75,14 +75,14 @@ def register(request: RestRequest) -> RestResponse:
 
 def load(request: RestRequest) -> RestResponse:
     """Load the metadata of a view."""
-    view = resolve.view(request, resolve.catalog(request))
+    view = resolve.readable(request).view()
     request.realm.require_unrestricted(view)
     return _response(managed.load_view(request.realm, request.lake.warehouse, view))
 
 
 def exists(request: RestRequest) -> RestResponse:
     """Check that the view exists."""
-    resolve.view(request, resolve.catalog(request))
+    resolve.readable(request).view()
     return NO_CONTENT
 
 
@@ -90,7 +90,7 @@ def replace(request: RestRequest) -> RestResponse:
     """Apply updates to a view, if it is the required one, and return it."""
     from skiway.rest.models import CommitView
 
-    view = resolve.view(request, resolve.writable(request))
+    view = resolve.writable(request).view()
     request.realm.require_unrestricted(view)
     wanted = decoded(request.body, CommitView)
     resolve.check_identifier(request, wanted.identifier, request.names["view"])
@@ -103,7 +103,7 @@ def replace(request: RestRequest) -> RestResponse:
 
 def drop(request: RestRequest) -> RestResponse:
     """Drop a view."""
-    view = resolve.view(request, resolve.writable(request))
+    view = resolve.writable(request).view()
     request.realm.require_unrestricted(view, why=NOT_CHANGED)
     managed.drop_view(request.realm, request.lake.warehouse, view)
     return NO_CONTENT
@@ -112,10 +112,10 @@ def drop(request: RestRequest) -> RestResponse:
 def rename(request: RestRequest) -> RestResponse:
     """Rename a view, or move it to another namespace of its catalog."""
     wanted = decoded(request.body, Renaming)
-    catalog = resolve.writable(request)
-    view = resolve.view_at(request.realm, catalog, wanted.source.namespace, wanted.source.name)
+    resolver = resolve.writable(request)
+    view = resolver.view(wanted.source.namespace, wanted.source.name)
     request.realm.require_unrestricted(view, why=NOT_CHANGED)
-    destination = resolve.namespace_at(request.realm, catalog, wanted.destination.namespace)
+    destination = resolver.namespace(wanted.destination.namespace)
     with resolve.renaming(request.realm, destination, wanted):
         managed.rename_view(
             request.realm, view.resource_id, name=wanted.destination.name, namespace_id=destination.resource_id

@@ -95,17 +95,10 @@ def _section(kind: SweepKind, settings: Gc) -> Any:
 
 def _scheduled(kind: SweepKind, work: _Work) -> Sweep:
     section = _section(kind, work.settings)
-    millis = [getattr(section, name, None) for name in ("slice_millis", "max_tick_millis")]
     if kind.is_settled:  # blobs and files of running statements must not seem old because the clock jumped
         work = replace(work, clock=SettledClock(work.clock, section.min_age_ms / 1000))
-    return Sweep(
-        kind.name,
-        lambda token: _progress(kind.step(work, token)),
-        every_s=section.tick_every.total_seconds(),
-        slice_s=min(limit for limit in millis if limit is not None) / 1000,
-        batch_limit=getattr(section, "batch_limit", None),
-        enabled=is_enabled(kind, work.settings, work.warehouse),
-    )
+    enabled = is_enabled(kind, work.settings, work.warehouse)
+    return _sweep(kind.name, lambda token: _progress(kind.step(work, token)), section, enabled=enabled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,65 +241,52 @@ KINDS: Final = (
 """All sweeps in their order: those that release blobs come before those that delete them."""
 
 
-def maintenance_sweep(settings: Settings, stores: Stores, warehouse: Warehouse) -> Sweep:
-    """The sweep, with the interval and limits from the settings."""
-    rules = settings.maintenance
+def periodic_sweeps(settings: Settings, stores: Stores, warehouse: Warehouse) -> list[Sweep]:
+    """The sweeps that start jobs: maintenance of tables, checks of quality rules, and profiles."""
+    maintenance, rules, profiles = settings.maintenance, settings.quality, settings.profiles
     area = MaintenanceArea.of(warehouse, settings.gc.warehouse.min_age_ms)
+    profile_rules = ProfileRules(profiles.automatic, profiles.changed_rows, profiles.delay)
     realm_of = realms_of(settings, stores)
 
-    def step(token: str | None) -> Progress:
-        done, _ = start_due(
+    def maintain(token: str | None) -> Progress:
+        page, _ = start_due(
             stores,
             warehouse,
             realm_of=realm_of,
-            size=rules.page_size,
+            size=maintenance.page_size,
             orphan_age=area.orphan_age,
-            spark_from_bytes=rules.spark.from_bytes,
+            spark_from_bytes=maintenance.spark.from_bytes,
             token=token,
         )
-        return Progress(done.looked_at, next_token=done.next_token)
+        return Progress(page.looked_at, next_token=page.next_token)
 
+    def check(token: str | None) -> Progress:
+        page = quality.check_metadata(stores, realm_of=realm_of, size=rules.page_size, token=token)
+        return Progress(page.looked_at, next_token=page.next_token)
+
+    def profile(token: str | None) -> Progress:
+        page = start_profiles(
+            stores, warehouse, realm_of=realm_of, rules=profile_rules, size=profiles.page_size, token=token
+        )
+        return Progress(page.looked_at, next_token=page.next_token)
+
+    return [
+        _sweep("maintenance", maintain, maintenance, enabled=maintenance.enabled),
+        _sweep("quality", check, rules, enabled=rules.enabled),
+        _sweep("profiles", profile, profiles, enabled=profiles.enabled and _has_spark(settings)),
+    ]
+
+
+def _sweep(name: str, step: Callable[[str | None], Progress], section: Any, *, enabled: bool) -> Sweep:
+    """A sweep with the interval and the limits of a section of the settings."""
+    millis = [getattr(section, limit, None) for limit in ("slice_millis", "max_tick_millis")]
     return Sweep(
-        "maintenance",
+        name,
         step,
-        every_s=rules.tick_every.total_seconds(),
-        slice_s=rules.max_tick_millis / 1000,
-        enabled=rules.enabled,
-    )
-
-
-def quality_sweep(settings: Settings, stores: Stores) -> Sweep:
-    """The sweep, with the interval and limits from the settings."""
-    rules, realm_of = settings.quality, realms_of(settings, stores)
-
-    def step(token: str | None) -> Progress:
-        done = quality.check_metadata(stores, realm_of=realm_of, size=rules.page_size, token=token)
-        return Progress(done.looked_at, next_token=done.next_token)
-
-    return Sweep(
-        "quality",
-        step,
-        every_s=rules.tick_every.total_seconds(),
-        slice_s=rules.max_tick_millis / 1000,
-        enabled=rules.enabled,
-    )
-
-
-def profile_sweep(settings: Settings, stores: Stores, warehouse: Warehouse) -> Sweep:
-    """The sweep, with the rules, the interval and the limits from the settings."""
-    given, realm_of = settings.profiles, realms_of(settings, stores)
-    rules = ProfileRules(given.automatic, given.changed_rows, given.delay)
-
-    def step(token: str | None) -> Progress:
-        done = start_profiles(stores, warehouse, realm_of=realm_of, rules=rules, size=given.page_size, token=token)
-        return Progress(done.looked_at, next_token=done.next_token)
-
-    return Sweep(
-        "profiles",
-        step,
-        every_s=given.tick_every.total_seconds(),
-        slice_s=given.max_tick_millis / 1000,
-        enabled=given.enabled and _has_spark(settings),
+        every_s=section.tick_every.total_seconds(),
+        slice_s=min(limit for limit in millis if limit is not None) / 1000,
+        batch_limit=getattr(section, "batch_limit", None),
+        enabled=enabled,
     )
 
 

@@ -13,13 +13,14 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
 
 from cachetools import LRUCache
 
 from skiway.errors import LimitExceeded, SkiwayError, Unavailable
 from skiway.foundation import extras
 from skiway.foundation.clock import Clock, utc_now
-from skiway.security.secrets.store import check_size, no_such_secret, secret_key
+from skiway.security.secrets.store import AWS_CREDENTIALS, check_size, no_such_secret, parameters_of, secret_key
 
 with extras.needed("aws", "AWS Secrets Manager"):
     import boto3
@@ -197,3 +198,14 @@ def _failed(name: str, why: str) -> SkiwayError:
         f"secret {name}: AWS returned {why}: check the region, the credentials, the role to assume and its policy",
         key="secret.unavailable",
     )
+
+
+def open_aws(url: str, *, options: Mapping[str, str], clock: Clock) -> AwsSecrets:
+    """AWS Secrets Manager, for `aws://prefix?region=...&role_arn=...`. Credentials are options."""
+    parsed = urlsplit(url)
+    given = parameters_of(parsed.query, options, known={"region", "endpoint", "role_arn", *AWS_CREDENTIALS})
+    credentials = {name: value for name, value in given.items() if name in AWS_CREDENTIALS}
+    access = AwsAccess(region=given.get("region"), endpoint=given.get("endpoint"), credentials=credentials)
+    role = given.get("role_arn")
+    clients = AssumedRole(access, role, clock=clock) if role else OneClient(access)
+    return AwsSecrets(clients, prefix=f"{parsed.netloc}{unquote(parsed.path)}" or "skiway")

@@ -15,20 +15,22 @@ import binascii
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from skiway.errors import Internal, InvalidArgument, LimitExceeded, PreconditionFailed, Unavailable
 from skiway.foundation.causes import cause_of
+from skiway.foundation.clock import Clock
 from skiway.foundation.files import sync_paths
 from skiway.security.redaction import Redacted
-from skiway.security.secrets.store import check_size, no_such_secret, secret_key
+from skiway.security.secrets.store import check_size, no_such_secret, parameters_of, secret_key
 
 MAGIC = b"skiway-secret-1\n"
 KEY_BYTES = 32
@@ -296,3 +298,18 @@ def _explained(what: str) -> Iterator[None]:
         raise Unavailable(f"{what} cannot be used: {why}", key="secret.unavailable") from error
     except UnicodeDecodeError:
         raise PreconditionFailed(f"{what} is not text: restore it from a backup", key="secret.key.invalid") from None
+
+
+def open_directory(url: str, *, options: Mapping[str, str], clock: Clock) -> FileSecrets:  # noqa: ARG001
+    """Encrypted files, for `file:///directory?key_file=...`. The option `keys` gives the keys themselves."""
+    parsed = urlsplit(url)
+    given = parameters_of(parsed.query, options, known={"key_file", "keys"})
+    if parsed.netloc not in ("", "localhost") or not parsed.path.startswith("/"):
+        raise InvalidArgument(
+            f"{parsed.scheme}://{parsed.netloc}{parsed.path} is not a directory of this machine: use file:///path"
+        )
+    directory = Path(unquote(parsed.path))
+    if keys := given.get("keys"):
+        return FileSecrets(directory, KeyRing.parsed(keys))
+    key_file = Path(given.get("key_file") or directory / KEY_FILE)
+    return FileSecrets(directory, key_ring_in(key_file, secrets=directory))
