@@ -265,7 +265,7 @@ def _started_by(realm: Realm, warehouse: Warehouse, table: Stored[v1.Table], rul
         expect=ABSENT if tried is None else tried.version,
         expires_at=realm.clock() + REMEMBERED,
     )
-    return jobs.enqueue_profile_unless_active(realm, table, also=[now])
+    return jobs.enqueue_unless_active(realm, table, also=[now])
 
 
 def _is_profiled(realm: Realm, table_id: str, snapshot_id: int) -> bool:

@@ -40,18 +40,24 @@ class FoundFile:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpiryReport:
-    """What expired, or would expire: refs, snapshots with their times, and files; and why other snapshots were kept."""
+class OrphanReport:
+    """The files that were removed, or would be."""
 
-    refs: tuple[str, ...] = ()
-    snapshots: Mapping[int, datetime] = field(default_factory=dict)
-    kept: Mapping[int, str] = field(default_factory=dict)
     files: tuple[FoundFile, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         """The size of the files."""
-        return sum(each.size_bytes for each in self.files)
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReport(OrphanReport):
+    """What expired, or would expire: refs, snapshots with their times, and files; and why other snapshots were kept."""
+
+    refs: tuple[str, ...] = ()
+    snapshots: Mapping[int, datetime] = field(default_factory=dict)
+    kept: Mapping[int, str] = field(default_factory=dict)
 
 
 def expire_snapshots(
@@ -116,7 +122,7 @@ def _with_position(metadata: TableMetadata) -> dict[int, str]:
 def _report(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> ExpiryReport:
     times = {each.snapshot_id: datetime.fromtimestamp(each.timestamp_ms / 1000, UTC) for each in before.snapshots}
     files = tuple(_unreferenced(realm, table, before, chosen)) if chosen.snapshots else ()
-    return ExpiryReport(chosen.refs, {each: times[each] for each in chosen.snapshots}, chosen.kept, files)
+    return ExpiryReport(files, chosen.refs, {each: times[each] for each in chosen.snapshots}, chosen.kept)
 
 
 def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> Iterator[FoundFile]:
@@ -151,18 +157,6 @@ def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chos
 def _listed(files: TableFiles) -> dict[Location, Found]:
     """All files in the folders of a table. Files elsewhere belong to others."""
     return {each.location: each for root in files.reach.roots for each in files.walk(root)}
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanReport:
-    """The orphan files that were removed, or would be."""
-
-    files: tuple[FoundFile, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the files."""
-        return sum(each.size_bytes for each in self.files)
 
 
 def remove_orphans(
