@@ -142,7 +142,7 @@ def _bounded(report: MetricsReport) -> MetricsReport:
         report.snapshot_id,
         report.operation[:MAX_REPORTED_NAMES],
         report.filter if len(report.filter) <= MAX_TEXT else f"{report.filter[:MAX_TEXT]}…",
-        [each[:MAX_REPORTED_NAMES] for each in report.columns[:MAX_REPORTED_NAMES]],
+        [column[:MAX_REPORTED_NAMES] for column in report.columns[:MAX_REPORTED_NAMES]],
         {name[:MAX_REPORTED_NAMES]: value for name, value in list(report.metrics.items())[:MAX_REPORTED_NAMES]},
     )
 

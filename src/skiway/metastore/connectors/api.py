@@ -99,7 +99,7 @@ def list_(realm: Realm, request: v1.ListConnectorsRequest) -> v1.ListConnectorsR
         found, page = listed(repository, prefix, request.page)
         return v1.ListConnectorsResponse(connectors=map(shown, found), page=page)
     # The kind of a damaged connector is unknown, so it is listed under every kind.
-    matching = [each for each in repository.entries(prefix) if each.value.damage or each.value.kind == request.kind]
+    matching = [entry for entry in repository.entries(prefix) if entry.value.damage or entry.value.kind == request.kind]
     some, page = sliced(
         matching, request.page, listing=f"{prefix}:{request.kind}", name=lambda stored: stored.pointer.key
     )

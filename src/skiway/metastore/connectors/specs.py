@@ -102,9 +102,9 @@ def _check_values(copy: v1.CopySettings, table: str) -> None:
         wanted = f"use a number from 1 to {MOST_READ_PARTITIONS}"
         raise invalid_field(_field("read_partitions", table), str(copy.read_partitions), wanted)
     for field, names in (("key_columns", copy.key_columns), ("partition_by", copy.partition_by)):
-        if any(not each.strip() for each in names):
+        if any(not name.strip() for name in names):
             raise failure(InvalidArgument, "field", field=_field(field, table))
-    if len({each.casefold() for each in copy.key_columns}) < len(copy.key_columns):
+    if len({column.casefold() for column in copy.key_columns}) < len(copy.key_columns):
         raise invalid_field(_field("key_columns", table), ", ".join(copy.key_columns), "name each column once")
 
 

@@ -217,10 +217,10 @@ def _further_folders(realm: Realm, warehouse: Warehouse, table_id: str) -> Itera
     own = folder_of(realm, warehouse, table_id)
     if warehouse.files(own).walk(at(own)):
         yield own
-    for each in places(realm.stores):
-        mine = (each.account_id, each.table_id) == (realm.account_id, table_id)
-        if mine and any(each.folder.is_within(root) for _, root in warehouse.approved):
-            yield uri_of(each.folder)
+    for place in places(realm.stores):
+        mine = (place.account_id, place.table_id) == (realm.account_id, table_id)
+        if mine and any(place.folder.is_within(root) for _, root in warehouse.approved):
+            yield uri_of(place.folder)
 
 
 def _remember(realm: Realm, table: v1.Table) -> None:

@@ -114,7 +114,7 @@ def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: PipelineArea) -
     for table in in_order(project):
         decision = decisions[str(table.name)]
         action, reason = ("fail", decision) if isinstance(decision, str) else (decision.action, decision.reason)
-        reads = sorted({str(each) for each in table.reads.values()})
+        reads = sorted({str(read) for read in table.reads.values()})
         shown = v1.PlannedTable(table=str(table.name), action=action, reason=reason, reads=reads)
         if isinstance(decision, Decision):
             _show_last_refresh(shown, decision)

@@ -239,7 +239,7 @@ class FileFacts:
 
     def _partition(self, name: str) -> pa.Array | None:
         """The values of a column with an identity partition, whose field has the column's name."""
-        fields = {each.name for each in self._spec.fields if each.transform == "identity"}
+        fields = {field.name for field in self._spec.fields if field.transform == "identity"}
         if name not in fields:
             return None
         specs = self.files["partition_spec_id"].to_pylist()

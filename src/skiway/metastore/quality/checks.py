@@ -122,7 +122,7 @@ def check(realm: Realm, request: v1.CheckRulesRequest) -> v1.CheckRulesResponse:
     table = hierarchy.table(realm, request.table_id).value
     realm.require("table.write", table)
     chosen = rules.of_table(realm, table.resource_id.id)
-    wanted = {local_id(realm, each, v1.RK_RULE, field="rule_ids") for each in request.rule_ids}
+    wanted = {local_id(realm, rule_id, v1.RK_RULE, field="rule_ids") for rule_id in request.rule_ids}
     unknown = wanted - {each.value.resource_id.id for each in chosen}
     if unknown:
         found, wanted_text = min(unknown), f"table {table.display_name} has no such rule"

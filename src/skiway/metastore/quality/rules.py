@@ -196,8 +196,8 @@ def _check_schema(given: v1.SchemaCheck, types: Mapping[str, str], table: v1.Tab
                 "check.schema.columns", "empty", f"table {table.display_name} has no columns yet: name them"
             )
         given.columns.extend(v1.ExpectedColumn(name=name, type=each) for name, each in types.items())
-    names = [each.name for each in given.columns]
-    if len(set(names)) < len(names) or not all(each.name and each.type for each in given.columns):
+    names = [column.name for column in given.columns]
+    if len(set(names)) < len(names) or not all(column.name and column.type for column in given.columns):
         raise invalid_field("check.schema.columns", _some(names), "give each column once, with its type")
 
 

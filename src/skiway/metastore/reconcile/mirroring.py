@@ -396,7 +396,7 @@ class Destinations:
         return to.table_display_name
 
     def _in_scope(self, target: MirrorTarget) -> bool:
-        paths = [tuple(each.segments) for each in self.scope.namespaces]
+        paths = [tuple(namespace.segments) for namespace in self.scope.namespaces]
         return (not paths or target.namespace in paths) and self.scope.table in ("", target.name)
 
     @property
@@ -405,7 +405,7 @@ class Destinations:
 
     def _nothing(self, what: str, key: str) -> NotFound:
         name = self.connector.display_name
-        names = [dotted(each.segments) for each in self.scope.namespaces] + [self.scope.table]
+        names = [dotted(namespace.segments) for namespace in self.scope.namespaces] + [self.scope.table]
         requested = ", ".join(filter(None, names))
         return NotFound(
             f"{what} (connector {name}{f', requested: {requested}' if requested else ''}): check names and filters",

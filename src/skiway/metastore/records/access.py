@@ -285,7 +285,7 @@ class AccessDecision:
             ):
                 return self._on(on.table_id.id, v1.RK_TABLE)
             case v1.QueryLease():
-                return min((self._on(each.table_id.id, v1.RK_TABLE) for each in on.tables), default=v1.PV_READ)
+                return min((self._on(table.table_id.id, v1.RK_TABLE) for table in on.tables), default=v1.PV_READ)
             case v1.Grant():
                 return self._on(on.object_id.id, on.object_id.kind)
         raise TypeError(f"grants do not apply to {type(on).__name__}")

@@ -211,7 +211,7 @@ class Repository(Generic[M]):
             if damage is None or pointer is None:
                 raise
             own = keys.owner(pointer)
-            others = [pointer.key] if pointer.key != own else [each.key for each in self._namesakes(pointer)]
+            others = [pointer.key] if pointer.key != own else [namesake.key for namesake in self._namesakes(pointer)]
             found = partial_record(self.kind.message, self.kind.noun, (own, *others), damage)
             if found is None:
                 raise

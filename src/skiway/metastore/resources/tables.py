@@ -54,7 +54,7 @@ def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
 def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
     """List the tables of a namespace by name."""
     tables, page = TABLES.page(realm, request.namespace_id, request.page)
-    return v1.ListTablesResponse(tables=[_without_locations(realm, each) for each in tables], page=page)
+    return v1.ListTablesResponse(tables=[_without_locations(realm, table) for table in tables], page=page)
 
 
 def _without_locations(realm: Realm, table: v1.Table) -> v1.Table:

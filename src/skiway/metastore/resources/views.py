@@ -74,7 +74,7 @@ def query_digest(view: v1.View) -> str:
         parts.properties[QUERY_NAMES] = view.properties.get(QUERY_NAMES, "")
         parts.display_name = default_catalog(view) or ""
     else:
-        parts.sql_definitions.extend(each for each in view.sql_definitions if each.dialect == DUCKDB)
+        parts.sql_definitions.extend(definition for definition in view.sql_definitions if definition.dialect == DUCKDB)
     return sha256(parts.SerializeToString(deterministic=True)).hexdigest()
 
 
@@ -103,7 +103,7 @@ class BoundNames:
     @cached_property
     def _known(self) -> dict[Name, v1.ViewBinding]:
         """The bindings by name, and by names that differ in case only."""
-        exact = {(each.catalog, each.schema, each.name): each for each in self._view.definer.bindings}
+        exact = {(binding.catalog, binding.schema, binding.name): binding for binding in self._view.definer.bindings}
         return {_folded(name): each for name, each in exact.items()} | exact
 
     def _names(self, name: Name) -> Iterator[Name]:

@@ -105,7 +105,7 @@ def match(document: Document | IndexedDocument, words: Sequence[str], tags: Tags
             return None
         score += best
         places.append(where)
-    return score + KINDS.get(document.kind, 0), next((each for each in places if each != "name"), "name")
+    return score + KINDS.get(document.kind, 0), next((place for place in places if place != "name"), "name")
 
 
 def _closeness(word: str, name: str, path: str) -> float:
@@ -274,16 +274,16 @@ class Totals:
     def of(cls, entries: Iterable[Entry]) -> Totals:
         """The totals of these entries."""
         totals, sized = cls(), []
-        for each in entries:
-            if each.kind == v1.RK_VIEW:
+        for entry in entries:
+            if entry.kind == v1.RK_VIEW:
                 totals.views += 1
                 continue
-            totals.tables[each.format] += 1
-            totals.sizes[each.format] += each.size_bytes or 0
-            totals.rows += each.rows or 0
-            totals.rows_are_bound |= each.rows is not None and each.rows_are_bound
-            if each.size_bytes:
-                sized.append(each)
+            totals.tables[entry.format] += 1
+            totals.sizes[entry.format] += entry.size_bytes or 0
+            totals.rows += entry.rows or 0
+            totals.rows_are_bound |= entry.rows is not None and entry.rows_are_bound
+            if entry.size_bytes:
+                sized.append(entry)
         totals.largest = _largest(sized)
         return totals
 
@@ -418,8 +418,8 @@ class Index:
         area = self.areas.pop(namespace_id, None)
         if area is None:
             return
-        for each in list(area.relations):
-            self.remove(each)
+        for relation in list(area.relations):
+            self.remove(relation)
         self._replace(area.entry, None)
 
     def remove_catalog(self, catalog_id: str) -> None:
@@ -440,7 +440,7 @@ class Index:
     def _move(self, area: Area, path: tuple[str, ...]) -> None:
         area.path = path
         area.forget_results()
-        for each, above in ((area.entry, path[:-1]), *((each, path) for each in area.relations.values())):
+        for each, above in ((area.entry, path[:-1]), *((relation, path) for relation in area.relations.values())):
             before = each.weight
             each.move(above)
             self._weigh(each.weight - before)

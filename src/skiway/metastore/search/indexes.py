@@ -253,7 +253,7 @@ class _Kept:
             events = feed.read(pointers, account, after=found.end, limit=PAGE)
             if not events or events[0].sequence != found.end + 1:
                 return None
-            found.objects.update(((each.kind, each.object_id), None) for each in events if each.kind in _KINDS)
+            found.objects.update(((event.kind, event.object_id), None) for event in events if event.kind in _KINDS)
             found.end = events[-1].sequence
         return found
 

@@ -200,14 +200,14 @@ def named_as_now(
     """
     columns = without_outdated(columns, defaulted_fields(table.schema_json))
     names = field_names(table.schema_json)
-    if all(names.get(each.column_id) == each.column_name for each in columns):
+    if all(names.get(column.column_id) == column.column_name for column in columns):
         return columns
     table_id = table.resource_id.id
     if current_id(realm, table_id) != snapshot_id:
         return columns
     snapshot = realm.all(SNAPSHOT).named(keys.snapshot(realm.account_id, table_id, snapshot_id))
     dropped = (field_names(snapshot.schema_json).keys() if snapshot else set()) - names.keys()
-    return [renamed(each, names) for each in columns if each.column_id not in dropped]
+    return [renamed(column, names) for column in columns if column.column_id not in dropped]
 
 
 def renamed(column: v1.ColumnStats, names: Mapping[int, str]) -> v1.ColumnStats:
@@ -225,7 +225,7 @@ def without_outdated(columns: Sequence[v1.ColumnStats], defaulted: Container[int
 
     `defaulted` are the ids of the columns that have one.
     """
-    return [each for each in columns if each.column_id not in defaulted or not is_older(each, 1)]
+    return [column for column in columns if column.column_id not in defaulted or not is_older(column, 1)]
 
 
 @lru_cache(maxsize=1000)

@@ -51,7 +51,7 @@ def table_health(
         _count_files(health, files, rules)
         manifests = live_manifests(table)
         health.manifests = len(manifests)
-        health.manifest_bytes = sum(each.manifest_length for each in manifests)
+        health.manifest_bytes = sum(manifest.manifest_length for manifest in manifests)
     groups = planned_groups(table, rules)
     if files is not None:
         health.expected_gain = _expected_gain(files, groups, rules, open_cost=_open_cost(table))
@@ -271,7 +271,7 @@ def versions_in_use(realm: Realm, table_id: str) -> set[int]:
     """The versions of a mirrored table that somebody may read through the lake at this moment."""
     known = sorted(snapshots.scan(realm, table_id), key=lambda each: each.snapshot_id)
     since = realm.clock() - TRANSACTION_LIFETIME
-    used = {each.snapshot_id for each in leased_tables(realm, table_id)}
+    used = {table.snapshot_id for table in leased_tables(realm, table_id)}
     used |= {each.snapshot_id for each in known[-1:]}
     for each, following in pairwise(known):
         if following.ingested_at.ToDatetime(since.tzinfo) >= since:

@@ -93,9 +93,9 @@ def expire_snapshots(
     before, chosen = seen[0]
     report = _report(realm, table, before, chosen)
     if not dry_run:
-        for each in report.files:
+        for file in report.files:
             check()
-            table.files.remove([each.location])
+            table.files.remove([file.location])
     return report
 
 
@@ -107,8 +107,8 @@ def snapshots_in_use(realm: Realm, table_id: str) -> dict[int, str]:
         replaced_us, _, number = pointer.blob_uri.partition(":")
         if number and int(replaced_us) >= since_us:
             found[int(number)] = "current within the last hour, so a transaction may read it"
-    for each in leased_tables(realm, table_id):
-        found[each.snapshot_id] = "leased by a query or transaction"
+    for table in leased_tables(realm, table_id):
+        found[table.snapshot_id] = "leased by a query or transaction"
     return found
 
 
@@ -120,9 +120,11 @@ def _with_position(metadata: TableMetadata) -> dict[int, str]:
 
 
 def _report(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> ExpiryReport:
-    times = {each.snapshot_id: datetime.fromtimestamp(each.timestamp_ms / 1000, UTC) for each in before.snapshots}
+    times = {
+        snapshot.snapshot_id: datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC) for snapshot in before.snapshots
+    }
     files = tuple(_unreferenced(realm, table, before, chosen)) if chosen.snapshots else ()
-    return ExpiryReport(files, chosen.refs, {each: times[each] for each in chosen.snapshots}, chosen.kept)
+    return ExpiryReport(files, chosen.refs, {snapshot: times[snapshot] for snapshot in chosen.snapshots}, chosen.kept)
 
 
 def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> Iterator[FoundFile]:
