@@ -87,8 +87,8 @@ def create(
 def get(realm: Realm, request: v1.GetConnectorRequest) -> v1.GetConnectorResponse:
     """Return the connector and its stored version."""
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
-    found = realm.by_id(CONNECTOR, connector_id)
-    return v1.GetConnectorResponse(connector=shown(found.value), meta=found.meta)
+    connector = realm.by_id(CONNECTOR, connector_id)
+    return v1.GetConnectorResponse(connector=shown(connector.value), meta=connector.meta)
 
 
 def list_(realm: Realm, request: v1.ListConnectorsRequest) -> v1.ListConnectorsResponse:

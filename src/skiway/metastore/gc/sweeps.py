@@ -266,12 +266,12 @@ def _stale(stores: Stores, pointer: Pointer) -> Iterator[Operation]:
 
 
 def _finished(stores: Stores, pointer: Pointer, before: float) -> Iterator[Operation]:
-    found = Repository(stores, JOB).follow(pointer)
-    if found and found.value.state in FINISHED and found.value.finished_at.ToSeconds() < before:
-        named = filter(None, map(stores.pointers.get, JOB.names(found.value)))
-        own = (each for each in named if each.blob_uri == found.pointer.blob_uri)
-        log = filter(None, [stores.pointers.get(keys.job_log(found.value.account_id, found.value.job_id))])
-        yield from (Delete(each.key, expect=each.version) for each in (found.pointer, *own, *log))
+    job = Repository(stores, JOB).follow(pointer)
+    if job and job.value.state in FINISHED and job.value.finished_at.ToSeconds() < before:
+        named = filter(None, map(stores.pointers.get, JOB.names(job.value)))
+        own = (each for each in named if each.blob_uri == job.pointer.blob_uri)
+        log = filter(None, [stores.pointers.get(keys.job_log(job.value.account_id, job.value.job_id))])
+        yield from (Delete(each.key, expect=each.version) for each in (job.pointer, *own, *log))
 
 
 def _applied(stores: Stores, batch: tuple[Operation, ...]) -> bool:

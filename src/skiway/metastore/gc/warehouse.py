@@ -279,14 +279,14 @@ def sweep_transactions(
     failed: list[str] = []
     for pointer in due:
         with noting_failure(pointer.key, failed):
-            found = Repository(stores, TRANSACTION).find_named(pointer.key)
-            if found is None:
+            transaction = Repository(stores, TRANSACTION).find_named(pointer.key)
+            if transaction is None:
                 continue
-            realm = Realm(stores, found.value.account_id, clock=clock)
-            unused = uncommitted_paths(realm, warehouse, found.value)
+            realm = Realm(stores, transaction.value.account_id, clock=clock)
+            unused = uncommitted_paths(realm, warehouse, transaction.value)
             if not dry_run:
                 with suppress(Conflict, PreconditionFailed, NotFound):  # it is committed or aborted at this moment
-                    expire(realm, warehouse, found)
+                    expire(realm, warehouse, transaction)
             removed.append(pointer.key)
             files += unused
     # The order is that of time, so what follows is not due either.

@@ -131,8 +131,8 @@ def _run(pipeline: v1.Pipeline, *, full: bool = False) -> dict[str, Any]:
 def get(realm: Realm, request: v1.GetReconcileJobRequest) -> v1.GetReconcileJobResponse:
     """Return the job."""
     job_id = _checked_id(request.job_id)
-    found = realm.by_id(JOB, job_id)
-    return v1.GetReconcileJobResponse(job=found.value)
+    job = realm.by_id(JOB, job_id)
+    return v1.GetReconcileJobResponse(job=job.value)
 
 
 def list_(realm: Realm, request: v1.ListReconcileJobsRequest) -> v1.ListReconcileJobsResponse:
@@ -181,11 +181,11 @@ def _checked_id(job_id: str) -> str:
 
 
 def _active_connector(realm: Realm, connector_id: str) -> Stored[v1.Connector]:
-    found = realm.by_id(CONNECTOR, connector_id)
-    if found.value.state != v1.CS_ACTIVE:
-        state = v1.ConnectorState.Name(found.value.state).removeprefix("CS_").lower()
-        raise failure(PreconditionFailed, "connector.not.active", name=found.value.display_name, state=state)
-    return found
+    connector = realm.by_id(CONNECTOR, connector_id)
+    if connector.value.state != v1.CS_ACTIVE:
+        state = v1.ConnectorState.Name(connector.value.state).removeprefix("CS_").lower()
+        raise failure(PreconditionFailed, "connector.not.active", name=connector.value.display_name, state=state)
+    return connector
 
 
 def _job(realm: Realm, **fields: Any) -> v1.Job:
@@ -250,15 +250,15 @@ def keep_log(queue: JobQueue, lease: Lease, log: CollectedLog) -> None:
 def get_log(realm: Realm, request: v1.GetReconcileJobLogRequest) -> v1.GetReconcileJobLogResponse:
     """Return the log of a job. It is empty if no attempt has ended."""
     job = get(realm, v1.GetReconcileJobRequest(job_id=request.job_id)).job
-    found = realm.all(JOB_LOG).named(keys.job_log(realm.account_id, job.job_id))
-    if found is None:
+    log_record = realm.all(JOB_LOG).named(keys.job_log(realm.account_id, job.job_id))
+    if log_record is None:
         return v1.GetReconcileJobLogResponse(job_id=job.job_id)
-    note = f"… {found.dropped_lines} older lines were dropped: a log has at most {MAX_BYTES // 1024} KB\n"
+    note = f"… {log_record.dropped_lines} older lines were dropped: a log has at most {MAX_BYTES // 1024} KB\n"
     return v1.GetReconcileJobLogResponse(
         job_id=job.job_id,
-        text=f"{note if found.dropped_lines else ''}{found.text}",
-        dropped_lines=found.dropped_lines,
-        updated_at=found.updated_at,
+        text=f"{note if log_record.dropped_lines else ''}{log_record.text}",
+        dropped_lines=log_record.dropped_lines,
+        updated_at=log_record.updated_at,
     )
 
 
@@ -275,12 +275,12 @@ def rescheduled(realm: Realm, before: v1.Connector | None, after: v1.Connector) 
     """The operations that the batch needs that writes a connector; none if its schedule is unchanged."""
     if before is not None and _schedule(before) == _schedule(after):
         return []
-    found = realm.stores.pointers.get(keys.schedule(realm.account_id, after.resource_id.id))
+    pointer = realm.stores.pointers.get(keys.schedule(realm.account_id, after.resource_id.id))
     if not _is_scheduled(after):
-        return _deleting(found)
+        return _deleting(pointer)
     now = realm.clock()
     key, turn = keys.schedule(realm.account_id, after.resource_id.id), Turn(now, max(now, _not_before(after)))
-    return [Put(key, turn.text, expect=found.version if found else ABSENT)]
+    return [Put(key, turn.text, expect=pointer.version if pointer else ABSENT)]
 
 
 def unscheduled(pointers: PointerStore, account_id: str, connector_id: str) -> list[Operation]:
@@ -333,14 +333,14 @@ class JobSchedule(Schedule):
     prefix = keys.SCHEDULE
 
     def _begin_now(self, realm: Realm, place: Pointer, own_id: str) -> v1.Job | None:
-        found = realm.all(CONNECTOR).find(keys.connector(realm.account_id, own_id))
-        if found is None or not _is_scheduled(found.value):
+        connector = realm.all(CONNECTOR).find(keys.connector(realm.account_id, own_id))
+        if connector is None or not _is_scheduled(connector.value):
             self.stores.pointers.compare_and_delete(place.key, expect=place.version)
             return None
         now = realm.clock()
-        following = Turn(now, max(now + _interval(found.value), _not_before(found.value)))
+        following = Turn(now, max(now + _interval(connector.value), _not_before(connector.value)))
         moved = Put(place.key, following.text, expect=place.version)
-        return enqueue_unless_active(realm, found, also=[moved])
+        return enqueue_unless_active(realm, connector, also=[moved])
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,8 @@ class _Line:
     table_id: str
 
     def get(self, client: int) -> _Lost | None:
-        found = self.realm.stores.pointers.get(self._key(client))
-        return None if found is None else msgspec.json.decode(found.blob_uri, type=_Lost)
+        pointer = self.realm.stores.pointers.get(self._key(client))
+        return None if pointer is None else msgspec.json.decode(pointer.blob_uri, type=_Lost)
 
     def put(self, client: int, lost: _Lost) -> None:
         expires_at = datetime.fromtimestamp(lost.until + _KNOWN_S, UTC)

@@ -118,8 +118,8 @@ def current_snapshot(realm: Realm, table_id: str, now: TableMetadata) -> Iterato
 
 
 def _deleting(realm: Realm, table_id: str, snapshot_id: int) -> Iterator[Operation]:
-    found = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, snapshot_id))
-    named = [] if found is None else [found.pointer.key, *SNAPSHOT.names(found.value)]
+    snapshot = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, snapshot_id))
+    named = [] if snapshot is None else [snapshot.pointer.key, *SNAPSHOT.names(snapshot.value)]
     named += (keys.statistics(realm.account_id, table_id, snapshot_id, of=of) for of in ("table", "columns", "files"))
     for pointer in filter(None, map(realm.stores.pointers.get, named)):
         yield Delete(pointer.key, expect=pointer.version)
@@ -248,14 +248,14 @@ def open_earlier(realm: Realm, warehouse: Warehouse, table: v1.Table, snapshot_i
 
 def managed_record(realm: Realm, table_id: v1.ResourceId, *, damaged: bool = False) -> Stored[v1.Table]:
     """The record of a table; if `damaged`, also a damaged one. Raise `PreconditionFailed` if the table is not managed."""
-    found = hierarchy.table(realm, table_id, damaged=damaged)
-    if not (found.value.metadata_location or found.value.damage):
+    table = hierarchy.table(realm, table_id, damaged=damaged)
+    if not (table.value.metadata_location or table.value.damage):
         raise PreconditionFailed(
-            f"table {found.value.display_name} is not a managed table: change it in its source",
+            f"table {table.value.display_name} is not a managed table: change it in its source",
             key="table.not_managed",
-            id=found.value.resource_id.id,
+            id=table.value.resource_id.id,
         )
-    return found
+    return table
 
 
 def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> ManagedTable:

@@ -42,14 +42,14 @@ def rescheduled(realm: Realm, pipeline: v1.Pipeline) -> list[Operation]:
     if _interval(project) is None:
         return unscheduled(realm, pipeline.resource_id.id)
     key, now = keys.pipeline_schedule(realm.account_id, pipeline.resource_id.id), realm.clock()
-    found = realm.stores.pointers.get(key)
-    return [Put(key, Turn(now, now).text, expect=found.version if found else ABSENT)]
+    pointer = realm.stores.pointers.get(key)
+    return [Put(key, Turn(now, now).text, expect=pointer.version if pointer else ABSENT)]
 
 
 def unscheduled(realm: Realm, pipeline_id: str) -> list[Operation]:
     """The operations that the batch needs that deletes a pipeline."""
-    found = realm.stores.pointers.get(keys.pipeline_schedule(realm.account_id, pipeline_id))
-    return [] if found is None else [Delete(found.key, expect=found.version)]
+    pointer = realm.stores.pointers.get(keys.pipeline_schedule(realm.account_id, pipeline_id))
+    return [] if pointer is None else [Delete(pointer.key, expect=pointer.version)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,24 +278,24 @@ def add_plan(realm: Realm, table_id: str, plan: ScanPlan) -> str:
 
 def find_plan(realm: Realm, table_id: str, plan_id: str) -> ScanPlan:
     """The caller's plan with this id; raises `NotFound`."""
-    found = (
+    pointer = (
         realm.stores.pointers.get(keys.scan_plan(realm.account_id, table_id, realm.caller, plan_id))
         if plan_id
         else None
     )
-    if found is None:
+    if pointer is None:
         raise _missing_plan(plan_id)
-    return msgspec.json.decode(found.blob_uri, type=ScanPlan)
+    return msgspec.json.decode(pointer.blob_uri, type=ScanPlan)
 
 
 def cancel_plan(realm: Realm, table_id: str, plan_id: str) -> None:
     """Forget the caller's plan with this id; raises `NotFound`."""
     key = keys.scan_plan(realm.account_id, table_id, realm.caller, plan_id)
-    found = realm.stores.pointers.get(key) if plan_id else None
-    if found is None:
+    pointer = realm.stores.pointers.get(key) if plan_id else None
+    if pointer is None:
         raise _missing_plan(plan_id)
     with suppress(Conflict, NotFound):
-        realm.stores.pointers.apply([Delete(key, expect=found.version)])
+        realm.stores.pointers.apply([Delete(key, expect=pointer.version)])
 
 
 def _missing_plan(plan_id: str) -> NotFound:

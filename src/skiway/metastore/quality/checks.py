@@ -38,8 +38,8 @@ def list_results(realm: Realm, request: v1.ListRuleResultsRequest) -> v1.ListRul
     """Return the stored results of a rule, newest first."""
     rule_id = local_id(realm, request.rule_id, v1.RK_RULE, field="rule_id")
     rule = require(realm, rule_id).value
-    found = realm.all(RULE_RESULTS).find(keys.rule_results(realm.account_id, rule.resource_id.id))
-    return v1.ListRuleResultsResponse(results=found.value.results if found else ())
+    results = realm.all(RULE_RESULTS).find(keys.rule_results(realm.account_id, rule.resource_id.id))
+    return v1.ListRuleResultsResponse(results=results.value.results if results else ())
 
 
 def store_result(
@@ -232,9 +232,9 @@ def check_metadata(
 
     def visit(account_id: str, pointer: Pointer) -> None:
         realm = realm_of(account_id)
-        found = realm.all(RULE).entry(pointer)
-        if found is not None and found.value.check.WhichOneof("check") in METADATA_KINDS:
-            _check_one(realm, found)
+        rule = realm.all(RULE).entry(pointer)
+        if rule is not None and rule.value.check.WhichOneof("check") in METADATA_KINDS:
+            _check_one(realm, rule)
 
     return Checked(*visit_accounts(stores, keys.rule, visit, size=size, token=token))
 

@@ -70,8 +70,8 @@ def _checked(realm: Realm, rule: v1.QualityRule) -> v1.CheckedRule:
 
 def newest_result(realm: Realm, rule_id: str) -> v1.RuleResult | None:
     """The newest result of a rule that the caller may see."""
-    found = realm.all(RULE_RESULTS).entry(realm.stores.pointers.get(keys.rule_results(realm.account_id, rule_id)))
-    return found.value.results[0] if found is not None and found.value.results else None
+    results = realm.all(RULE_RESULTS).entry(realm.stores.pointers.get(keys.rule_results(realm.account_id, rule_id)))
+    return results.value.results[0] if results is not None and results.value.results else None
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------

@@ -201,10 +201,10 @@ def _latest(lease: v1.QueryLease, other: datetime) -> datetime:
 
 def find(realm: Realm, query_id: str) -> Stored[v1.QueryLease]:
     """The lease as stored, which may be active although its time is over."""
-    found = realm.all(LEASE).find(keys.lease(realm.account_id, query_id))
-    if found is None:
+    lease = realm.all(LEASE).find(keys.lease(realm.account_id, query_id))
+    if lease is None:
         raise _missing(query_id)
-    return found
+    return lease
 
 
 def amended(

@@ -254,9 +254,9 @@ class Mirror:
             if pointer is not None and stored_id(pointer) == snapshot_id:
                 return False
             key = keys.snapshot(self.realm.account_id, table_id.id, snapshot_id)
-            found = self.realm.all(SNAPSHOT).require(key, name=str(snapshot_id))
+            snapshot = self.realm.all(SNAPSHOT).require(key, name=str(snapshot_id))
             table = hierarchy.table(self.realm, table_id)
-            batch: list[Operation] = [Check(key, expect=found.pointer.version)]
+            batch: list[Operation] = [Check(key, expect=snapshot.pointer.version)]
             batch.append(Check(table.pointer.key, expect=table.pointer.version))  # orders its events
             batch.append(current_put(self.realm, table_id.id, snapshot_id, before=pointer))
             apply_batch(self.realm, batch, what=f"the current snapshot of table {table_id.id}")
@@ -323,8 +323,8 @@ class MirrorTarget:
 
     def existing(self, realm: Realm, catalog_id: v1.ResourceId) -> v1.ResourceId | None:
         """The id of the destination namespace, if it exists."""
-        found = namespaces.lookup(realm, catalog_id, self.namespace)
-        return None if found is None else found.resource_id
+        namespace = namespaces.lookup(realm, catalog_id, self.namespace)
+        return None if namespace is None else namespace.resource_id
 
 
 @dataclass(slots=True)
@@ -391,8 +391,8 @@ class Destinations:
         to = self.connector.destination
         if to.HasField("table_id"):
             key = keys.table(self.realm.account_id, to.table_id.id)
-            found = self.realm.all(TABLE).find(key)
-            return found.value.display_name if found else ""
+            table = self.realm.all(TABLE).find(key)
+            return table.value.display_name if table else ""
         return to.table_display_name
 
     def _in_scope(self, target: MirrorTarget) -> bool:

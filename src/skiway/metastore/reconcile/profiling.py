@@ -226,9 +226,9 @@ def start_profiles(
 
     def visit(account_id: str, pointer: Pointer) -> None:
         realm = realm_of(account_id)
-        found = realm.all(TABLE).follow(pointer)
-        if found is not None and found.value.metadata_location:
-            job = _started(realm, warehouse, found, rules)
+        table = realm.all(TABLE).follow(pointer)
+        if table is not None and table.value.metadata_location:
+            job = _started(realm, warehouse, table, rules)
             started.extend([] if job is None else [job])
 
     looked_at, next_token = visit_accounts(stores, keys.table, visit, size=size, token=token)

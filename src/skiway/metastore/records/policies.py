@@ -149,12 +149,12 @@ class CallerPolicies:
         """What is left of the table with this id."""
         if not self._own:
             return None
-        found = Repository(self._stores, TABLE).entry(self._stores.pointers.get(keys.table(self._account_id, table_id)))
-        if found is None:
+        table = Repository(self._stores, TABLE).entry(self._stores.pointers.get(keys.table(self._account_id, table_id)))
+        if table is None:
             return None
-        if found.value.damage:  # where it is may be unknown, and with it which policies hold
+        if table.value.damage:  # where it is may be unknown, and with it which policies hold
             return Restriction(f"table {table_id}", tuple(self._own), ())
-        return self.of(found.value)
+        return self.of(table.value)
 
     def of_namespace(self, namespace: v1.Namespace) -> Restriction | None:
         """The policies on a namespace or on what contains it."""
@@ -258,8 +258,8 @@ class CallerPolicies:
         """The tags of columns, by column id."""
         if isinstance(on, v1.View):
             return {}
-        found = Repository(self._stores, COLUMN_TAGS).find(keys.column_tags(self._account_id, on.resource_id.id))
-        return {} if found is None else {column.column_id: frozenset(column.tags) for column in found.value.columns}
+        tags = Repository(self._stores, COLUMN_TAGS).find(keys.column_tags(self._account_id, on.resource_id.id))
+        return {} if tags is None else {column.column_id: frozenset(column.tags) for column in tags.value.columns}
 
     def _cover(self, policy: v1.Policy, place: tuple[str, ...]) -> bool:
         """Whether a policy names what contains `place`."""
@@ -282,9 +282,11 @@ class CallerPolicies:
         """The catalog id and the path of a namespace; None if it was deleted."""
         if namespace_id not in self._places:
             pointer = self._stores.pointers.get(keys.namespace(self._account_id, namespace_id))
-            found = Repository(self._stores, NAMESPACE).entry(pointer)
+            namespace = Repository(self._stores, NAMESPACE).entry(pointer)
             self._places[namespace_id] = (
-                None if found is None else (found.value.catalog_id.id, *found.value.parents, found.value.display_name)
+                None
+                if namespace is None
+                else (namespace.value.catalog_id.id, *namespace.value.parents, namespace.value.display_name)
             )
         return self._places[namespace_id]
 

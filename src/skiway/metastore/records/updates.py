@@ -162,18 +162,18 @@ def apply_batch(realm: Realm, batch: Iterable[Operation], *, what: str) -> None:
 
 def set_plain(stores: Stores, key: str, value: str, *, expires_at: datetime | None = None) -> None:
     """Set a pointer that holds a value itself, unless another server sets it at the same moment."""
-    found = stores.pointers.get(key)
+    pointer = stores.pointers.get(key)
     with suppress(Conflict, NotFound):
-        expect = ABSENT if found is None else found.version
+        expect = ABSENT if pointer is None else pointer.version
         stores.pointers.compare_and_set(key, value, expect=expect, expires_at=expires_at)
 
 
 def delete_plain(stores: Stores, key: str) -> None:
     """Delete a pointer that holds a value itself, unless another server changes it at the same moment."""
-    found = stores.pointers.get(key)
-    if found is not None:
+    pointer = stores.pointers.get(key)
+    if pointer is not None:
         with suppress(Conflict, NotFound):
-            stores.pointers.compare_and_delete(key, expect=found.version)
+            stores.pointers.compare_and_delete(key, expect=pointer.version)
 
 
 # --- preconditions ----------------------------------------------------------------------------------------------------

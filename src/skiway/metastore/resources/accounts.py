@@ -40,8 +40,8 @@ def create(realm: Realm, request: v1.CreateAccountRequest) -> v1.CreateAccountRe
 def get(realm: Realm, request: v1.GetAccountRequest) -> v1.GetAccountResponse:
     """Return the account and its stored version."""
     account_id = _visible_id(realm, request.account_id)
-    found = realm.by_id(ACCOUNT, account_id)
-    return v1.GetAccountResponse(account=found.value, meta=found.meta)
+    account = realm.by_id(ACCOUNT, account_id)
+    return v1.GetAccountResponse(account=account.value, meta=account.meta)
 
 
 def list_(realm: Realm, request: v1.ListAccountsRequest) -> v1.ListAccountsResponse:

@@ -48,8 +48,8 @@ def create(realm: Realm, request: v1.CreateCatalogRequest) -> v1.CreateCatalogRe
 
 def get(realm: Realm, request: v1.GetCatalogRequest) -> v1.GetCatalogResponse:
     """Return the catalog and its stored version."""
-    found = hierarchy.catalog(realm, request.catalog_id, field="catalog_id")
-    return v1.GetCatalogResponse(catalog=found.value, meta=found.meta)
+    catalog = hierarchy.catalog(realm, request.catalog_id, field="catalog_id")
+    return v1.GetCatalogResponse(catalog=catalog.value, meta=catalog.meta)
 
 
 def list_(realm: Realm, request: v1.ListCatalogsRequest) -> v1.ListCatalogsResponse:

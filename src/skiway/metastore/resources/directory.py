@@ -49,21 +49,24 @@ def resolve_view(realm: Realm, request: v1.ResolveViewRequest) -> v1.ResolveView
 def lookup_catalog(realm: Realm, request: v1.LookupCatalogRequest) -> v1.LookupCatalogResponse:
     """Return the name of a catalog, if it exists."""
     try:
-        found = hierarchy.catalog(realm, request.resource_id, field="resource_id", damaged=True).value
+        catalog = hierarchy.catalog(realm, request.resource_id, field="resource_id", damaged=True).value
     except NotFound:
         return v1.LookupCatalogResponse()
-    return v1.LookupCatalogResponse(display_name=found.display_name)
+    return v1.LookupCatalogResponse(display_name=catalog.display_name)
 
 
 def lookup_namespace(realm: Realm, request: v1.LookupNamespaceRequest) -> v1.LookupNamespaceResponse:
     """Return the name of a namespace, if it exists."""
     try:
-        found = hierarchy.namespace(realm, request.resource_id, field="resource_id", damaged=True).value
-        catalog = hierarchy.catalog(realm, found.catalog_id, damaged=True).value
+        namespace = hierarchy.namespace(realm, request.resource_id, field="resource_id", damaged=True).value
+        catalog = hierarchy.catalog(realm, namespace.catalog_id, damaged=True).value
     except NotFound:
         return v1.LookupNamespaceResponse()
     ref = v1.NameRef(
-        catalog=catalog.display_name, path=found.parents, name=found.display_name, resource_id=found.resource_id
+        catalog=catalog.display_name,
+        path=namespace.parents,
+        name=namespace.display_name,
+        resource_id=namespace.resource_id,
     )
     return v1.LookupNamespaceResponse(ref=ref)
 

@@ -64,8 +64,8 @@ def create(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.CreateNamespa
 
 def get(realm: Realm, request: v1.GetNamespaceRequest) -> v1.GetNamespaceResponse:
     """Return the namespace and its stored version."""
-    found = hierarchy.namespace(realm, request.namespace_id)
-    return v1.GetNamespaceResponse(namespace=found.value, meta=found.meta)
+    namespace = hierarchy.namespace(realm, request.namespace_id)
+    return v1.GetNamespaceResponse(namespace=namespace.value, meta=namespace.meta)
 
 
 def list_(realm: Realm, request: v1.ListNamespacesRequest) -> v1.ListNamespacesResponse:
@@ -84,8 +84,8 @@ def find(realm: Realm, catalog_id: str, path: Sequence[str]) -> v1.Namespace | N
     if not wanted or not all(wanted):
         return None
     key = keys.namespace_path(realm.account_id, catalog_id, wanted)
-    found = realm.all(NAMESPACE).entry(realm.stores.pointers.get(key))
-    return None if found is None else found.value
+    namespace = realm.all(NAMESPACE).entry(realm.stores.pointers.get(key))
+    return None if namespace is None else namespace.value
 
 
 def lookup(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.Namespace | None:
@@ -93,8 +93,10 @@ def lookup(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.N
     exact = find(realm, catalog_id.id, path)
     if exact is not None or not all(map(normal_text, path)):
         return exact
-    found = find_path(realm, hierarchy.catalog(realm, catalog_id).value, tuple(map(normal_text, path)), damaged=True)
-    return None if found is None else found.value
+    namespace = find_path(
+        realm, hierarchy.catalog(realm, catalog_id).value, tuple(map(normal_text, path)), damaged=True
+    )
+    return None if namespace is None else namespace.value
 
 
 def find_any_case(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> v1.Namespace | None:

@@ -236,9 +236,9 @@ def current(realm: Realm, table_id: str) -> StoredSnapshot | None:
     """The current snapshot, or None if the table has none yet."""
     where = keys.current_snapshot(realm.account_id, table_id)
     while (pointer := realm.stores.pointers.get(where)) is not None:
-        found = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, stored_id(pointer)))
-        if found is not None:
-            return found
+        snapshot = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, stored_id(pointer)))
+        if snapshot is not None:
+            return snapshot
         if realm.stores.pointers.get(where) == pointer:
             raise failure(Internal, "pointer.dangling", pointer=where)
     return None
@@ -277,8 +277,8 @@ def writing(realm: Realm, transaction_id: str, table_id: str, snapshot_id: int, 
 
 def written_by(realm: Realm, transaction_id: str, table_id: str) -> int | None:
     """The id of the snapshot of a table that a transaction has written last; None if it has not written to the table."""
-    found = realm.stores.pointers.get(keys.written_snapshot(realm.account_id, transaction_id, table_id))
-    return None if found is None else stored_id(found)
+    pointer = realm.stores.pointers.get(keys.written_snapshot(realm.account_id, transaction_id, table_id))
+    return None if pointer is None else stored_id(pointer)
 
 
 def stored_id(pointer: Pointer) -> int:

@@ -44,11 +44,11 @@ def create(realm: Realm, request: v1.CreateTableRequest) -> v1.CreateTableRespon
 
 def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
     """Return the table and its stored version; with the schema of a snapshot if the request names one."""
-    found = hierarchy.table(realm, request.table_id)
+    table = hierarchy.table(realm, request.table_id)
     if request.HasField("snapshot"):
-        then = resolve(realm, found.value.resource_id.id, request.snapshot)
-        found.value.schema_json = then.value.schema_json
-    return v1.GetTableResponse(table=_without_locations(realm, found.value), meta=found.meta)
+        then = resolve(realm, table.value.resource_id.id, request.snapshot)
+        table.value.schema_json = then.value.schema_json
+    return v1.GetTableResponse(table=_without_locations(realm, table.value), meta=table.meta)
 
 
 def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:

@@ -261,8 +261,8 @@ def create(realm: Realm, request: v1.CreateViewRequest) -> v1.CreateViewResponse
 def get(realm: Realm, request: v1.GetViewRequest) -> v1.GetViewResponse:
     """Return the view and its stored version."""
     view_id = local_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
-    found = realm.by_id(VIEW, view_id)
-    return v1.GetViewResponse(view=without_claims(found.value), meta=found.meta)
+    view = realm.by_id(VIEW, view_id)
+    return v1.GetViewResponse(view=without_claims(view.value), meta=view.meta)
 
 
 def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:

@@ -200,17 +200,17 @@ def all_tags(realm: Realm) -> TagsByTable:
 
 def read_table(realm: Realm, table_id: str) -> tuple[str, Entry] | None:
     """The id of the namespace of a table, and its entry; None if it does not exist."""
-    found = realm.all(TABLE).entry(realm.stores.pointers.get(keys.table(realm.account_id, table_id)))
-    if found is None:
+    table = realm.all(TABLE).entry(realm.stores.pointers.get(keys.table(realm.account_id, table_id)))
+    if table is None:
         return None
     tags = realm.all(COLUMN_TAGS).find(keys.column_tags(realm.account_id, table_id))
-    return found.value.namespace_id.id, _table(realm, found.value, None if tags is None else tags.value)
+    return table.value.namespace_id.id, _table(realm, table.value, None if tags is None else tags.value)
 
 
 def read_view(realm: Realm, view_id: str) -> tuple[str, Entry] | None:
     """As `read_table`, for a view."""
-    found = realm.all(VIEW).entry(realm.stores.pointers.get(keys.view(realm.account_id, view_id)))
-    return None if found is None else (found.value.namespace_id.id, _view(found.value))
+    view = realm.all(VIEW).entry(realm.stores.pointers.get(keys.view(realm.account_id, view_id)))
+    return None if view is None else (view.value.namespace_id.id, _view(view.value))
 
 
 def _table(realm: Realm, table: v1.Table, tags: v1.ColumnTags | None) -> Entry:

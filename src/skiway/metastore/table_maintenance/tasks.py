@@ -328,9 +328,9 @@ def start_due(
 
     def visit(account_id: str, pointer: Pointer) -> None:
         realm = realm_of(account_id)
-        found = realm.all(TABLE).follow(pointer)
-        if found is not None and found.value.metadata_location:
-            started.extend(_started(realm, warehouse, found.value, orphan_age, spark_from_bytes))
+        table = realm.all(TABLE).follow(pointer)
+        if table is not None and table.value.metadata_location:
+            started.extend(_started(realm, warehouse, table.value, orphan_age, spark_from_bytes))
 
     looked_at, next_token = visit_accounts(stores, keys.table, visit, size=size, token=token)
     return Slice(looked_at, next_token=next_token), started

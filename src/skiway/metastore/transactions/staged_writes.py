@@ -268,10 +268,10 @@ RULES = TransactionRules()
 
 def find(realm: Realm, transaction_id: str) -> Stored[v1.Transaction]:
     """The transaction, which the caller must have begun. Raise `NotFound` otherwise."""
-    found = realm.all(TRANSACTION).find(keys.transaction(realm.account_id, transaction_id))
-    if found is None or found.value.owner != realm.caller:
+    transaction = realm.all(TRANSACTION).find(keys.transaction(realm.account_id, transaction_id))
+    if transaction is None or transaction.value.owner != realm.caller:
         raise failure(NotFound, "transaction", resource="transaction", id=transaction_id)
-    return found
+    return transaction
 
 
 def opened(
