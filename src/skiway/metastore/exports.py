@@ -80,7 +80,7 @@ def forget_export(realm: Realm, table_id: str) -> None:
 
 
 def may_be_exported(realm: Realm, table: v1.Table, known: Export | None) -> bool:
-    """Whether clients can read the table, as far as the records tell. Only `export` finds out."""
+    """Whether the records allow that clients read the table. Only `export` finds out."""
     if known is not None:
         return not known.refused
     if table.properties.get(_MAPPING, "none") != "none":

@@ -115,7 +115,7 @@ def _states(
     tried: set[Location] = set()
 
     def add_written(used: set[Location], place: Location) -> None:
-        # It may belong to a commit that failed half-way, which nobody has seen.
+        # It may belong to a commit that failed before it was published.
         with suppress(*_MISSING):
             replaced.update(_replaced_by(files, place))
             _add_replaced_state(used, files, place, tried)
@@ -357,7 +357,7 @@ def _sweep(
         return Slice(len(listed), damaged=(uri_of(folder),))
     if view is not None and view.value.metadata_location:
         unused = [each for each in unused if each != location(view.value.metadata_location)]
-    # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
+    # Pins are checked after use, never before: a reader that pins files checks afterwards that they were still in use.
     try:
         pinned = pinned_files(realm, own, table_id) if unused else set()
     except SkiwayError:

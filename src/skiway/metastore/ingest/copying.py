@@ -104,7 +104,7 @@ _LISTED: Final = (Format.PARQUET, Format.CSV, Format.JSON)
 
 
 class Changes(Protocol):
-    """What has to be loaded. If it `replaces`, it is all rows of the source, instead of those that the table has."""
+    """What has to be loaded. If it `replaces`, all rows of the source replace those of the table."""
 
     @property
     def replaces(self) -> bool: ...
@@ -373,7 +373,7 @@ class Copy:
         return read_position(target.files, target.metadata, may_be_lost=again)
 
     def _with_columns(self, target: ManagedTable, columns: pa.Schema) -> ManagedTable:
-        """The table with the columns of the source, as far as it follows it."""
+        """The table with the columns of the source that it follows."""
         changes = column_changes(target.handle.schema.arrow, columns, follows=self.rules.follows)
         return change(self.realm, self.warehouse, target.table.resource_id, evolve(changes)) if changes else target
 
@@ -402,7 +402,7 @@ class Copy:
     def _upsert(self, target: ManagedTable, written: Written, stored: StoredPosition, summary: dict[str, str]) -> None:
         """Commit new rows together with the deletion of older ones that have their keys.
 
-        If others have changed the table meanwhile, the older rows are searched again.
+        If the table has changed in the meantime, the older rows are searched again.
         """
         for attempt in range(UPSERT_ATTEMPTS):
             self.check()

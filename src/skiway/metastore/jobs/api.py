@@ -208,7 +208,7 @@ def _same(realm: Realm, job: v1.Job) -> v1.Job | None:
 
 
 def _created(realm: Realm, job: v1.Job, of: Stored[Any], *, also: Sequence[Operation] = ()) -> v1.Job:
-    # Unchanged: no job is started for a connector that is paused meanwhile, or for something that is deleted.
+    # Unchanged: no job is started for a connector that was paused, or for a resource that was deleted, in the meantime.
     unchanged = Check(of.pointer.key, expect=of.pointer.version)
     try:
         return realm.all(JOB).create(job, also=lambda _: [unchanged, *also]).value

@@ -206,7 +206,7 @@ PAUSES: Final = wait_random_exponential(multiplier=0.005, max=0.5)
 """The times between attempts that lose races."""
 
 LOCK_TIMEOUT_S: Final = 10.0
-"""After this time a commit proceeds without the lock: whoever holds it may be waiting for a store that hangs."""
+"""After this time a commit proceeds without the lock: its holder may be waiting for a store that hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ def commit_all(
 def append_with_retry(
     realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, files: Sequence[DataFile]
 ) -> ManagedTable:
-    """Add data files to the table, whatever others commit meanwhile."""
+    """Add data files to the table. Retry if other commits are faster."""
     return change(realm, warehouse, table_id, append(files))
 
 

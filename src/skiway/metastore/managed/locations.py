@@ -231,7 +231,7 @@ def claim_place(realm: Realm, warehouse: Warehouse, folder: str, table_id: str, 
     except AlreadyExists:
         raise _taken(folder, "it belongs to another table") from None
     try:
-        _check_free(realm.stores, key, folder)  # once more: another folder may have been claimed meanwhile
+        _check_free(realm.stores, key, folder)  # once more: another folder may have been claimed in the meantime
     except AlreadyExists:
         release_place(realm.stores, folder)
         raise

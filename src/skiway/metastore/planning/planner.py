@@ -269,7 +269,7 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The effect of a predicate: the data files that it removed of those that were left, or why it could not be used."""
+    """The effect of a predicate: how many more data files it removed, or why it could not be used."""
 
     predicate: v1.Predicate
     removed: int

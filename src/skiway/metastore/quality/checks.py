@@ -45,7 +45,7 @@ def list_results(realm: Realm, request: v1.ListRuleResultsRequest) -> v1.ListRul
 def store_result(
     realm: Realm, rule: Stored[v1.QualityRule], verdict: Verdict, *, snapshot_id: int | None, job_id: str = ""
 ) -> v1.RuleResult | None:
-    """Store a result. It replaces one of the same rule for the same snapshot. None if the rule was changed or deleted meanwhile."""
+    """Store a result. It replaces an earlier result for the same snapshot. Return None if the rule was changed or deleted."""
     result = v1.RuleResult(
         status=v1.RST_UNKNOWN if verdict.status is None else verdict.status,
         method=verdict.method,
@@ -133,7 +133,7 @@ def check(realm: Realm, request: v1.CheckRulesRequest) -> v1.CheckRulesResponse:
 
 
 def get_check(realm: Realm, request: v1.GetCheckRequest) -> v1.GetCheckResponse:
-    """The job, if it checks rules of this table. Callers whom policies restrict do not get it."""
+    """The job, if it checks rules of this table. Callers who are restricted by policies do not get it."""
     table = hierarchy.table(realm, request.table_id).value
     realm.require_unrestricted(table)
     found = jobs.get(realm, v1.GetReconcileJobRequest(job_id=request.job_id)).job
@@ -178,7 +178,7 @@ def _explained(verdict: Verdict, job_id: str) -> Verdict:
 def check_rows(realm: Realm, job: v1.Job, measure: Measure) -> int:
     """Decide the rules of a job from the rows of the current snapshot, and return how many rules that were.
 
-    Checks of later snapshots join a job that has not ended. So if the snapshot changes meanwhile, the new one is read, too.
+    Checks of later snapshots join a job that has not ended. So if the snapshot changes before it ends, the new one is read, too.
     """
     wanted = set(job.quality.rule_ids)
     for _ in range(REPEATS):

@@ -378,7 +378,7 @@ def _pinned(realm: Realm, table_id: str, snapshot_id: int) -> v1.PinnedTable:
     snapshot = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, snapshot_id))
     try:
         table = hierarchy.table(realm, resource_id(realm, table_id, v1.RK_TABLE))
-    except NotFound:  # dropped meanwhile
+    except NotFound:  # dropped in the meantime
         table = None
     if table is None or snapshot is None:
         return v1.PinnedTable(table_id=resource_id(realm, table_id, v1.RK_TABLE), snapshot_id=snapshot_id)

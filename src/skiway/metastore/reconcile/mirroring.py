@@ -427,7 +427,7 @@ def store_destination_ids(realm: Realm, connector: v1.Connector, destinations: D
 
     def edit(record: v1.Connector) -> None:
         if record.destination != connector.destination:
-            return  # changed meanwhile: the ids belong to the old destination
+            return  # changed in the meantime: the ids belong to the old destination
         record.destination.namespace_id.CopyFrom(namespace.resource_id)
         record.destination.ClearField("namespace")
         if table_id is not None:

@@ -175,10 +175,10 @@ def _lacks(realm: Realm, table_id: str, snapshot: Snapshot, *, handle: TableHand
 
 
 MOST_COMMITS: Final = 200
-"""After so many commits a table is profiled, however few rows they changed."""
+"""A table is profiled after this number of commits, however few rows they changed."""
 
 PATIENCE: Final = 10
-"""A table that changes all the time is profiled after so many delays."""
+"""A table that changes all the time is profiled after this number of delays."""
 
 REMEMBERED: Final = timedelta(days=7)
 """For how long a table is not tried again whose profile failed."""

@@ -434,7 +434,7 @@ class _Pass:
         try:
             return None if found is None else hierarchy.table(self.realm, found.resource_id).value
         except NotFound:
-            return None  # somebody has dropped it since
+            return None  # it was dropped in the meantime
 
     # --- the second pass ----------------------------------------------------------------------------------------------
 

@@ -236,7 +236,7 @@ class AccessDecision:
                 continue
             place = self._place_of(object_id, kinds[object_id])
             if place is None:
-                continue  # deleted meanwhile
+                continue  # deleted in the meantime
             if kinds[object_id] == v1.RK_NAMESPACE:
                 reach.namespaces[place] = privilege
             else:
@@ -327,7 +327,7 @@ class ObjectGuard:
 
     @property
     def allows_unreadable(self) -> bool:
-        """Grants are about objects, and nobody knows which one it is."""
+        """Grants are about objects, and it is unknown which one this is."""
         return False
 
     def sees(self, value: Message) -> bool:

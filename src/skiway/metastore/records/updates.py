@@ -129,7 +129,7 @@ def _forget_grants(stores: Stores, key: str) -> None:
     """Delete the grants on a deleted object, which have no effect any more: nothing else gets its id."""
     grants = Repository(stores, GRANT)
     for pointer in stores.pointers.scan(keys.grants_on(key)):
-        with suppress(Conflict, NotFound, PreconditionFailed):  # somebody else deletes it
+        with suppress(Conflict, NotFound, PreconditionFailed):  # another server deletes it
             found = grants.peek(pointer.key)
             if found is not None:
                 grants.delete(*found)
@@ -446,7 +446,7 @@ class Slot:
 
 
 def _put_record(realm: Realm, record: v1.IdempotencyRecord, *, expect: int, for_s: float) -> Put:
-    """Write the record's blob, and return the operation that stores the record for that long."""
+    """Write the record's blob, and return the operation that stores the record for `for_s` seconds."""
     now = realm.clock()
     expires_at = now + timedelta(seconds=for_s)
     dated = v1.IdempotencyRecord(

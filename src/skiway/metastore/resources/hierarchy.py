@@ -373,7 +373,7 @@ def _delete(repository: Repository[M], key: str) -> None:
 def purge_table(realm: Realm, table_id: str) -> int:
     """Delete the snapshots and statistics of a deleted table in batches, and return how many pointers were deleted.
 
-    Garbage collection does the same for processes that died on the way.
+    Garbage collection does the same after a process has died before the end.
     """
     purged = 0
     remains = realm.stores.pointers.scan(keys.of_table(realm.account_id, table_id))

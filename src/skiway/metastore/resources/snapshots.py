@@ -143,7 +143,7 @@ def _create(realm: Realm, spec: v1.SnapshotSpec, claim: Claim[v1.CreateSnapshotR
         answer = v1.CreateSnapshotResponse(snapshot=stored.value, meta=stored.meta)
         advance: Operation = current_put(realm, table_id, snapshot.snapshot_id, before=pointer)
         if present is not None and not _is_newer(snapshot, present.value):
-            # The current one stays, but must not be deleted meanwhile: a table with snapshots has a current one.
+            # The current one stays, but must not be deleted in the meantime: a table with snapshots has a current one.
             advance = Check(advance.key, expect=advance.expect)
         return [_unchanged(table), advance, *claim.storing(answer)]
 
@@ -176,7 +176,7 @@ def _same_again(spec: v1.SnapshotSpec, stored: Stored[v1.Snapshot]) -> v1.Create
 
 
 def _unchanged(table: Stored[v1.Table]) -> Check:
-    """The check that the table was not changed or deleted meanwhile."""
+    """The check that the table has not changed and still exists."""
     return Check(table.pointer.key, expect=table.pointer.version)
 
 

@@ -190,7 +190,7 @@ def search(realm: Realm, request: v1.SearchRequest, *, indexes: SearchIndexes) -
 
 
 def _candidates(index: Index, visibility: Visibility, words: Sequence[str]) -> Iterator[Candidate]:
-    """The objects in the index that match, as far as the caller sees them, and all catalogs that match."""
+    """The matching objects in the index that the caller sees, and all matching catalogs."""
 
     def scored(entry: Entry, path: tuple[str, ...], tags: Tags = ()) -> Iterator[Candidate]:
         result = match(IndexedDocument(entry.kind, entry.name, entry.text), words, tags)

@@ -77,7 +77,7 @@ class IndexedDocument:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text that somebody searches for."""
+    """The words of a search text."""
     return list(dict.fromkeys(text.lower().split()))[:MAX_WORDS]
 
 
@@ -378,7 +378,7 @@ class Index:
         """Add a namespace, or replace it; then the paths in it may change."""
         catalog = self.catalogs.get(namespace.catalog_id.id)
         if catalog is None:
-            return  # deleted meanwhile
+            return  # deleted in the meantime
         path = (catalog.name, *full_path(namespace))
         found = container(v1.RK_NAMESPACE, namespace, path)
         area = self.areas.get(found.id)
@@ -397,7 +397,7 @@ class Index:
         area = self.areas.get(namespace_id)
         self.remove(entry.id)
         if area is None:
-            return  # deleted meanwhile
+            return  # deleted in the meantime
         entry.move(area.path)
         if not self._has_room(entry):
             return

@@ -100,7 +100,7 @@ def expire_snapshots(
 
 
 def snapshots_in_use(realm: Realm, table_id: str) -> dict[int, str]:
-    """The snapshots of a table that somebody may read at this moment, and why."""
+    """The snapshots of a table that a reader may use now, and why."""
     found: dict[int, str] = {}
     since_us = int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000)
     for pointer in realm.stores.pointers.scan(keys.replaced_snapshot(realm.account_id, table_id)):
@@ -128,7 +128,7 @@ def _report(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Ex
 
 
 def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> Iterator[FoundFile]:
-    """The files that only expired snapshots use: data files first, so that whoever stops half-way leaves them listed."""
+    """The files that only expired snapshots use: data files first, so that the rest stays listed if the deletion is interrupted."""
     files, gone = table.files, frozenset(chosen.snapshots)
     used: set[Location] = set()
     for metadata in (before, table.metadata):  # the table may have got new snapshots since
@@ -148,7 +148,7 @@ def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chos
         if statistics.snapshot_id in gone:
             expired.add(location(statistics.statistics_path))
     unused = expired - used
-    # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
+    # Pins are checked after use, never before: a reader that pins files checks afterwards that they were still in use.
     unused -= pinned_files(realm, files, table.id) if unused else set()
     listed = _listed(files)
     for place in sorted(unused, key=lambda each: (each.name.endswith(".avro"), str(each))):

@@ -196,7 +196,7 @@ def _optimized_elsewhere(
 
 
 def runs_on_spark(task: v1.OptimizeTask, size_bytes: int, from_bytes: int | None) -> bool:
-    """Whether an optimization that rewrites so many bytes runs on Spark: on request, or if it is large."""
+    """Whether an optimization that rewrites `size_bytes` runs on Spark: on request, or if it is large."""
     if task.engine == v1.OE_UNSPECIFIED:
         return from_bytes is not None and size_bytes >= from_bytes
     return task.engine == v1.OE_SPARK
