@@ -74,7 +74,9 @@ def main() -> int:
     found = measured()
     if "--update" in sys.argv[1:]:
         LIMITS.write_text(lowered(LIMITS.read_text(), found))
-    problems = list(findings(tomllib.loads(LIMITS.read_text()), found))
+    limits = tomllib.loads(LIMITS.read_text())
+    del limits["files_per_statement"]  # call_paths.py checks them
+    problems = list(findings(limits, found))
     for problem in problems:
         print(problem)
     return bool(problems)

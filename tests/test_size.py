@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +38,10 @@ def test_generated_code_is_counted_separately(check: dict[str, Any], tmp_path: P
     assert not check["is_generated"](check["SOURCE"] / "errors.py")
     (tmp_path / "module.py").write_text("a = 1\n\nb = 2\n")
     assert check["lines"](tmp_path / "module.py") == 3
+
+
+def test_statements_pass_through_no_more_files_than_their_limits() -> None:
+    script = str(PROJECT / "scripts" / "call_paths.py")
+    run = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert [line.partition(":")[0] for line in run.stdout.splitlines()] == ["select", "insert", "rest_commit", "sync"]
