@@ -44,7 +44,7 @@ from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.security.redaction import without_secrets
 from skiway.security.source_access import SourceAccess
-from skiway.storage import Operation, Pointer
+from skiway.storage import Pointer
 
 PLAIN = ("display_name", "description", "kind", "uri", "properties", "source", "destination", "policy", "copy")
 AUTH = ("auth.scheme", "auth.header_hints", "auth.properties")
@@ -219,14 +219,9 @@ def _create(
     with _secret(realm, secrets, connector.resource_id.id, spec) as secret:
         connector.auth.secret_id = secret.secret_id if secret else ""
         due = rescheduled(realm, None, connector)
-
-        def also(stored: Stored[v1.Connector]) -> tuple[Operation, ...]:
-            answer = v1.CreateConnectorResponse(connector=shown(stored.value), meta=stored.meta)
-            taken = (secret.taken,) if secret else ()
-            return *inside(account.pointer), *taken, *due, *claim.storing(answer)
-
-        created = realm.all(CONNECTOR).create(connector, also=also)
-    return v1.CreateConnectorResponse(connector=shown(created.value), meta=created.meta)
+        taken = (secret.taken,) if secret else ()
+        batch = *inside(account.pointer), *taken, *due
+        return claim.created(realm.all(CONNECTOR), connector, batch, shown=shown)
 
 
 def _secret(

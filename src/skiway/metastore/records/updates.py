@@ -362,6 +362,21 @@ class Claim(Generic[R]):
             slot.require_rights(record)
         return self.response.FromString(record.answer)
 
+    def created(
+        self,
+        repository: Repository[M],
+        value: M,
+        batch: Iterable[Operation] = (),
+        *,
+        shown: Callable[[M], M] = lambda value: value,
+    ) -> R:
+        """Create a resource in one batch with the stored response and further operations. Callers see it as `shown` returns it."""
+
+        def response(stored: Stored[M]) -> R:
+            return self.response(**{repository.kind.noun: shown(stored.value), "meta": stored.meta})
+
+        return response(repository.create(value, also=lambda stored: (*batch, *self.storing(response(stored)))))
+
     def storing(self, response: R) -> tuple[Operation, ...]:
         """The operations that store the response until it expires; part of the batch that makes the change."""
         if not self.key.strip():

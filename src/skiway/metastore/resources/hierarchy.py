@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -304,11 +304,6 @@ class Relations(Generic[R]):
                 return None  # the name is free, or that of a relation of the other kind
             stored = repository.entry(reserved)
         return None if stored is None else stored.value
-
-    def create(self, realm: Realm, relation: R, answer: Callable[[Stored[R]], Iterable[Operation]]) -> Stored[R]:
-        """Store a new one. `answer` returns the operations that store the response of the request."""
-        checks: tuple[Operation, ...] = entering(realm, relation)
-        return writer(realm, self.kind).create(relation, also=lambda stored: (*checks, *answer(stored)))
 
     def update(self, realm: Realm, own_id: str, precondition: v1.Precondition, edit: Callable[[R], None]) -> Stored[R]:
         """Change one, and move it if its namespace changed."""

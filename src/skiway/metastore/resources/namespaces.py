@@ -198,17 +198,12 @@ def _create(
         copy_field(spec, namespace, path)
     repository = writer(realm, NAMESPACE)
 
-    def also(stored: Stored[v1.Namespace]) -> tuple[Operation, ...]:
-        between = [
-            put
-            for length in range(1, len(missing) + 1)
-            for put in repository.reservation(_new(realm, spec.catalog_id, (*known, *missing[:length])))[1]
-        ]
-        answer = v1.CreateNamespaceResponse(namespace=stored.value, meta=stored.meta)
-        return *inside(parent), *between, *claim.storing(answer)
+    def batch() -> Iterator[Operation]:
+        yield from inside(parent)
+        for length in range(1, len(missing) + 1):
+            yield from repository.reservation(_new(realm, spec.catalog_id, (*known, *missing[:length])))[1]
 
-    created = repository.create(namespace, also=also)
-    return v1.CreateNamespaceResponse(namespace=created.value, meta=created.meta)
+    return claim.created(repository, namespace, batch())
 
 
 def _new(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.Namespace:

@@ -138,17 +138,11 @@ def _create(realm: Realm, spec: v1.SnapshotSpec, claim: Claim[v1.CreateSnapshotR
     snapshot = _new(realm, spec, schema_json=table.value.schema_json)
     pointer = _current_pointer(realm, table_id)
     present = current(realm, table_id) if pointer else None
-
-    def also(stored: Stored[v1.Snapshot]) -> list[Operation]:
-        answer = v1.CreateSnapshotResponse(snapshot=stored.value, meta=stored.meta)
-        advance: Operation = current_put(realm, table_id, snapshot.snapshot_id, before=pointer)
-        if present is not None and not _is_newer(snapshot, present.value):
-            # The current one stays, but must not be deleted in the meantime: a table with snapshots has a current one.
-            advance = Check(advance.key, expect=advance.expect)
-        return [_unchanged(table), advance, *claim.storing(answer)]
-
-    created = realm.all(SNAPSHOT).create(snapshot, also=also)
-    return v1.CreateSnapshotResponse(snapshot=created.value, meta=created.meta)
+    advance: Operation = current_put(realm, table_id, snapshot.snapshot_id, before=pointer)
+    if present is not None and not _is_newer(snapshot, present.value):
+        # The current one stays, but must not be deleted in the meantime: a table with snapshots has a current one.
+        advance = Check(advance.key, expect=advance.expect)
+    return claim.created(realm.all(SNAPSHOT), snapshot, (_unchanged(table), advance))
 
 
 def _new(realm: Realm, spec: v1.SnapshotSpec, *, schema_json: str) -> v1.Snapshot:

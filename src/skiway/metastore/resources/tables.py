@@ -12,12 +12,12 @@ from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import exact_name, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import Claim, copy_field, masked_paths, once, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import TABLES, purge_table, refuse_fields, writable_id
+from skiway.metastore.resources.hierarchy import TABLES, purge_table, refuse_fields, writable_id, writer
 from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
 
@@ -131,11 +131,7 @@ def _create(realm: Realm, spec: v1.TableSpec, claim: Claim[v1.CreateTableRespons
     table = v1.Table(resource_id=resource_id(realm, realm.ids(), v1.RK_TABLE), created_at=now, updated_at=now)
     for field in FIELDS:
         copy_field(spec, table, field)
-
-    def response(stored: Stored[v1.Table]) -> v1.CreateTableResponse:
-        return v1.CreateTableResponse(table=stored.value, meta=stored.meta)
-
-    return response(TABLES.create(realm, table, lambda stored: claim.storing(response(stored))))
+    return claim.created(writer(realm, TABLE), table, hierarchy.entering(realm, table))
 
 
 def _edit(realm: Realm, table: v1.Table, spec: v1.TableSpec, paths: set[str]) -> None:

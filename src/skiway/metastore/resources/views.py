@@ -15,10 +15,9 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import VIEW
 from skiway.metastore.records.names import exact_name, folded, normal_path, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import Claim, copied, copy_field, masked_paths, once, retrying
 from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables
-from skiway.metastore.resources.hierarchy import SYSTEM_NAMESPACES, VIEWS, writable_id
+from skiway.metastore.resources.hierarchy import SYSTEM_NAMESPACES, VIEWS, writable_id, writer
 from skiway.metastore.resources.view_dialects import (
     DUCKDB,
     QUERY_NAMES,
@@ -341,8 +340,4 @@ def _create(realm: Realm, spec: v1.ViewSpec, claim: Claim[v1.CreateViewResponse]
     for field in FIELDS:
         copy_field(spec, view, field)
     set_definer(realm, view)
-
-    def response(stored: Stored[v1.View]) -> v1.CreateViewResponse:
-        return v1.CreateViewResponse(view=without_claims(stored.value), meta=stored.meta)
-
-    return response(VIEWS.create(realm, view, lambda stored: claim.storing(response(stored))))
+    return claim.created(writer(realm, VIEW), view, hierarchy.entering(realm, view), shown=without_claims)
