@@ -231,7 +231,7 @@ def _checked(after: int) -> int:
 def _is_visible(realm: Realm, event: v1.Event) -> bool:
     """Whether the caller may read the object. Deleted objects are visible where their container is.
 
-    Events of rules tell about the rows of their tables, so callers whom policies restrict on a table do not see them.
+    Events of rules tell about the rows of their tables, so callers who are restricted on a table do not see them.
     """
     if event.kind == "rule" and realm.policies is not None and realm.policies.of_table(event.table_id) is not None:
         return False

@@ -80,7 +80,7 @@ def forget_export(realm: Realm, table_id: str) -> None:
 
 
 def may_be_exported(realm: Realm, table: v1.Table, known: Export | None) -> bool:
-    """Whether clients can read the table, as far as the records tell. Only `export` finds out."""
+    """Whether the records allow that clients read the table. Only `export` finds out."""
     if known is not None:
         return not known.refused
     if table.properties.get(_MAPPING, "none") != "none":
@@ -117,13 +117,13 @@ def _versions(realm: Realm, table_id: str, opened: OpenedTable) -> list[Snapshot
         return []
     pointers = realm.stores.pointers.scan(keys.snapshot(realm.account_id, table_id))
     recorded = {int(keys.last_segment(pointer.key)) for pointer in pointers}
-    earlier = [each for each in opened.snapshots if each.id in recorded and each.id < current.id]
+    earlier = [snapshot for snapshot in opened.snapshots if snapshot.id in recorded and snapshot.id < current.id]
     return [*sorted(earlier, key=lambda each: each.id), current]
 
 
 def _state(opened: OpenedTable, versions: Sequence[Snapshot]) -> str:
     """A digest of everything that the metadata depends on."""
-    listed = [FORMAT, *((each.id, identity_of(each)) for each in versions)]
+    listed = [FORMAT, *((version.id, identity_of(version)) for version in versions)]
     if opened.recall is not None:  # which older listings can still be read depends on the files that exist now
         listing = opened.handle.current(opened.known)
         listed.append("" if listing is None else listing.digest)
@@ -170,7 +170,7 @@ class _Place:
         pointer = self.realm.stores.pointers.get(self.key)
         before = _parsed(pointer)
         previous = None if before is None else self._read(before.location)
-        readable = [each for each in versions if _is_readable(opened, each)]
+        readable = [version for version in versions if _is_readable(opened, version)]
         locations.claim(self.realm, self.table_id)
         try:
             if not readable or readable[-1] is not versions[-1]:

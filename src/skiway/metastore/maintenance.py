@@ -196,7 +196,7 @@ def _restore_blob(stores: Stores, uri: str, file: Path) -> None:
 
 
 def _copy_secrets(secrets: Path | None, target: Path) -> None:
-    """Copy the files of the secrets store to those that were copied before. Files may appear and vanish meanwhile."""
+    """Copy the files of the secrets store to those that were copied before. Files may appear and vanish during the copy."""
 
     def fail(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):

@@ -107,10 +107,10 @@ def visit_accounts(
 def account_quotas(stores: Stores, account_id: str) -> Mapping[str, float]:
     """The quotas that an account sets for itself; none if its record is missing or damaged."""
     try:
-        found = Repository(stores, ACCOUNT).named(keys.account(account_id))
+        account = Repository(stores, ACCOUNT).named(keys.account(account_id))
     except Internal:
         return {}
-    return {} if found is None else dict(found.quotas)
+    return {} if account is None else dict(account.quotas)
 
 
 def pointer_count(stores: Stores, account_id: str) -> int:
@@ -141,10 +141,10 @@ class TokenUses:
         self._noted[sha256] = now
         key = keys.token_use(sha256)
         try:
-            found = self._pointers.get(key)
-            if found is not None and datetime.fromisoformat(found.blob_uri) + self._every > now:
+            pointer = self._pointers.get(key)
+            if pointer is not None and datetime.fromisoformat(pointer.blob_uri) + self._every > now:
                 return  # another server has just recorded it
-            expect = ABSENT if found is None else found.version
+            expect = ABSENT if pointer is None else pointer.version
             self._pointers.compare_and_set(key, now.isoformat(), expect=expect)
         except Conflict:
             pass  # another server was first
@@ -187,11 +187,11 @@ def signing_key(stores: Stores, secrets: SecretsStore) -> bytes:
     secret is lost, for example because secrets are kept in memory, a new key replaces it.
     """
     while True:
-        found = stores.pointers.get(keys.AIRPORT_SIGNING_KEY)
-        if found is not None:
-            prefix, _, named = found.blob_uri.rpartition(":")
+        pointer = stores.pointers.get(keys.AIRPORT_SIGNING_KEY)
+        if pointer is not None:
+            prefix, _, named = pointer.blob_uri.rpartition(":")
             if prefix != REFERENCE:
-                return bytes.fromhex(found.blob_uri)  # of format 1, until `skiway migrate` moves the key
+                return bytes.fromhex(pointer.blob_uri)  # of format 1, until `skiway migrate` moves the key
             with suppress(NotFound):
                 return secrets.get(OWNER, SIGNING, named)
             log.warning(
@@ -202,7 +202,9 @@ def signing_key(stores: Stores, secrets: SecretsStore) -> bytes:
         secrets.put(OWNER, SIGNING, secret_id, token_bytes(KEY_BYTES))
         try:
             stores.pointers.compare_and_set(
-                keys.AIRPORT_SIGNING_KEY, f"{REFERENCE}:{secret_id}", expect=ABSENT if found is None else found.version
+                keys.AIRPORT_SIGNING_KEY,
+                f"{REFERENCE}:{secret_id}",
+                expect=ABSENT if pointer is None else pointer.version,
             )
         except (Conflict, NotFound):  # another server was first
             secrets.delete(OWNER, SIGNING, secret_id)
@@ -213,13 +215,13 @@ def move_signing_key(stores: Stores, secrets: SecretsStore) -> None:
 
     The id of the secret depends on the key, so that an interrupted or concurrent move writes the same secret again.
     """
-    found = stores.pointers.get(keys.AIRPORT_SIGNING_KEY)
-    if found is None or found.blob_uri.startswith(f"{REFERENCE}:"):
+    pointer = stores.pointers.get(keys.AIRPORT_SIGNING_KEY)
+    if pointer is None or pointer.blob_uri.startswith(f"{REFERENCE}:"):
         return
-    secret_id = sha256(found.blob_uri.encode()).hexdigest()[:32]
-    secrets.put(OWNER, SIGNING, secret_id, bytes.fromhex(found.blob_uri))
+    secret_id = sha256(pointer.blob_uri.encode()).hexdigest()[:32]
+    secrets.put(OWNER, SIGNING, secret_id, bytes.fromhex(pointer.blob_uri))
     with suppress(Conflict, NotFound):  # another migration was first
-        stores.pointers.compare_and_set(keys.AIRPORT_SIGNING_KEY, f"{REFERENCE}:{secret_id}", expect=found.version)
+        stores.pointers.compare_and_set(keys.AIRPORT_SIGNING_KEY, f"{REFERENCE}:{secret_id}", expect=pointer.version)
 
 
 def store_checks(stores: Stores) -> dict[str, Callable[[], object]]:

@@ -138,7 +138,7 @@ def _create_home(stores: Stores, clock: StoreClock) -> None:
     with contextlib.suppress(AlreadyExists):
         accounts.create(Realm(stores, PLATFORM, clock=clock), request)
     if stores.pointers.get(keys.account(DEFAULT_ACCOUNT)) is None:
-        return  # an account with another id has the name: the store was set up by somebody
+        return  # an account with another id has the name: an operator has set up the store
     _create_catalog(Realm(stores, DEFAULT_ACCOUNT, clock=clock), MANAGED_CATALOG, "managed tables")
 
 
@@ -321,7 +321,7 @@ class _FilledTable:
 
 def _create_filled_table(realm: Realm, warehouse: Warehouse, table: _FilledTable) -> None:
     namespace_id = resource_id(realm, seeded_id(realm, DEMO_CATALOG, FILLED_NAMESPACE), v1.RK_NAMESPACE)
-    # With a random id: whoever loses the race to create the table deletes its folder, which must not be the winner's.
+    # With a random id: a server that loses the race to create the table deletes its folder, which must not be the winner's.
     with suppress(AlreadyExists):
         managed.create(
             realm,

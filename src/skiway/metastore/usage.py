@@ -60,11 +60,11 @@ def add_usage(realm: Realm, table_id: str, day: date, more: Usage) -> None:
     key = keys.usage(realm.account_id, table_id, day.isoformat())
 
     def attempt() -> None:
-        found = realm.stores.pointers.get(key)
-        total = Usage() if found is None else _decoded(found.blob_uri)
+        pointer = realm.stores.pointers.get(key)
+        total = Usage() if pointer is None else _decoded(pointer.blob_uri)
         total.add(more)
         expires_at = datetime.combine(day, time(), UTC) + USAGE_KEPT
-        put = Put(key, _encoded(total), expect=ABSENT if found is None else found.version, expires_at=expires_at)
+        put = Put(key, _encoded(total), expect=ABSENT if pointer is None else pointer.version, expires_at=expires_at)
         apply_batch(realm, [put], what=f"the usage of table {table_id}")
 
     retrying(attempt)
@@ -142,7 +142,7 @@ def _bounded(report: MetricsReport) -> MetricsReport:
         report.snapshot_id,
         report.operation[:MAX_REPORTED_NAMES],
         report.filter if len(report.filter) <= MAX_TEXT else f"{report.filter[:MAX_TEXT]}…",
-        [each[:MAX_REPORTED_NAMES] for each in report.columns[:MAX_REPORTED_NAMES]],
+        [column[:MAX_REPORTED_NAMES] for column in report.columns[:MAX_REPORTED_NAMES]],
         {name[:MAX_REPORTED_NAMES]: value for name, value in list(report.metrics.items())[:MAX_REPORTED_NAMES]},
     )
 

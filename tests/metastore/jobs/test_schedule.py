@@ -13,6 +13,7 @@ from metastore.integrity import damage
 from metastore.mirrors import connector, queue
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.metastore import connectors, gc, jobs
+from skiway.metastore.jobs import api as jobs_api
 from skiway.metastore.jobs.api import BOTH_PASSES, DEFAULT_INTERVAL, MAX_CLOCK_SKEW, JobSchedule
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.records import keys
@@ -138,12 +139,12 @@ def test_only_the_faster_of_two_servers_creates_the_job(factory: ResourceFactory
     original = jobs.enqueue_unless_active
 
     def race(realm: Realm, found: Any, **how: Any) -> v1.Job | None:
-        monkeypatch.setattr(jobs, "enqueue_unless_active", original)
+        monkeypatch.setattr(jobs_api, "enqueue_unless_active", original)
         assert begin_due_jobs(factory) == 1
         finish_job(factory)
         return original(realm, found, **how)
 
-    monkeypatch.setattr(jobs, "enqueue_unless_active", race)
+    monkeypatch.setattr(jobs_api, "enqueue_unless_active", race)
     assert begin_due_jobs(factory) == 0
     request = v1.ListReconcileJobsRequest(connector_id=created.resource_id)
     assert len(jobs.list_(factory.home, request).jobs) == 1

@@ -209,15 +209,15 @@ def test_several_servers_start_one_job(lake: Lake, monkeypatch: pytest.MonkeyPat
     """A server that has read the state before another one enqueued and finished the job does not start a second one."""
     lake.table(1)
     lake.wait()
-    enqueue = jobs.enqueue_profile_unless_active
+    enqueue = jobs.enqueue_unless_active
 
     def late(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(jobs, "enqueue_profile_unless_active", enqueue)
+        monkeypatch.setattr(jobs, "enqueue_unless_active", enqueue)
         assert len(lake.sweep().jobs) == 1
         lake.work()
         return enqueue(*given, **named)
 
-    monkeypatch.setattr(jobs, "enqueue_profile_unless_active", late)
+    monkeypatch.setattr(jobs, "enqueue_unless_active", late)
     assert lake.sweep().jobs == []
     assert lake.states() == ["JS_SUCCEEDED"]
 

@@ -29,7 +29,7 @@ def test_no_other_module_builds_keys() -> None:
 
 @pytest.mark.parametrize("text", ["plain", "a/b", "a%2Fb", "ä 🛬", "by-id"])
 def test_ids_can_be_parsed_from_keys(text: str) -> None:
-    assert keys.schedule_ids(keys.schedule(text, "c/d")) == (text, "c/d")
+    assert keys.scheduled_ids(keys.SCHEDULE, keys.schedule(text, "c/d")) == (text, "c/d")
     assert keys.secret_ids(keys.secret(text, "c/d", "s")) == (text, "c/d", "s")
 
 

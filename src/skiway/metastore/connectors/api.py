@@ -44,7 +44,7 @@ from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.security.redaction import without_secrets
 from skiway.security.source_access import SourceAccess
-from skiway.storage import Operation, Pointer
+from skiway.storage import Pointer
 
 PLAIN = ("display_name", "description", "kind", "uri", "properties", "source", "destination", "policy", "copy")
 AUTH = ("auth.scheme", "auth.header_hints", "auth.properties")
@@ -87,8 +87,8 @@ def create(
 def get(realm: Realm, request: v1.GetConnectorRequest) -> v1.GetConnectorResponse:
     """Return the connector and its stored version."""
     connector_id = local_id(realm, request.connector_id, v1.RK_CONNECTOR, field="connector_id")
-    found = realm.by_id(CONNECTOR, connector_id)
-    return v1.GetConnectorResponse(connector=shown(found.value), meta=found.meta)
+    connector = realm.by_id(CONNECTOR, connector_id)
+    return v1.GetConnectorResponse(connector=shown(connector.value), meta=connector.meta)
 
 
 def list_(realm: Realm, request: v1.ListConnectorsRequest) -> v1.ListConnectorsResponse:
@@ -99,7 +99,7 @@ def list_(realm: Realm, request: v1.ListConnectorsRequest) -> v1.ListConnectorsR
         found, page = listed(repository, prefix, request.page)
         return v1.ListConnectorsResponse(connectors=map(shown, found), page=page)
     # The kind of a damaged connector is unknown, so it is listed under every kind.
-    matching = [each for each in repository.entries(prefix) if each.value.damage or each.value.kind == request.kind]
+    matching = [entry for entry in repository.entries(prefix) if entry.value.damage or entry.value.kind == request.kind]
     some, page = sliced(
         matching, request.page, listing=f"{prefix}:{request.kind}", name=lambda stored: stored.pointer.key
     )
@@ -219,14 +219,9 @@ def _create(
     with _secret(realm, secrets, connector.resource_id.id, spec) as secret:
         connector.auth.secret_id = secret.secret_id if secret else ""
         due = rescheduled(realm, None, connector)
-
-        def also(stored: Stored[v1.Connector]) -> tuple[Operation, ...]:
-            answer = v1.CreateConnectorResponse(connector=shown(stored.value), meta=stored.meta)
-            taken = (secret.taken,) if secret else ()
-            return *inside(account.pointer), *taken, *due, *claim.storing(answer)
-
-        created = realm.all(CONNECTOR).create(connector, also=also)
-    return v1.CreateConnectorResponse(connector=shown(created.value), meta=created.meta)
+        taken = (secret.taken,) if secret else ()
+        batch = *inside(account.pointer), *taken, *due
+        return claim.created(realm.all(CONNECTOR), connector, batch, shown=shown)
 
 
 def _secret(

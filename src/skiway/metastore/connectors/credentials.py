@@ -310,8 +310,8 @@ def removed_if_unused(stores: Stores, secrets: SecretsStore, marker: Pointer, *,
     """Delete the secret of a marker unless a record names it. Return whether it was deleted, or would be."""
     account_id, connector_id, secret_id = keys.secret_ids(marker.key)
     try:
-        found = Repository(stores, CONNECTOR).find(keys.connector(account_id, connector_id))
-        if found is not None and found.value.auth.secret_id == secret_id:
+        connector = Repository(stores, CONNECTOR).find(keys.connector(account_id, connector_id))
+        if connector is not None and connector.value.auth.secret_id == secret_id:
             return False
         if dry_run:
             return True

@@ -102,9 +102,9 @@ def _check_values(copy: v1.CopySettings, table: str) -> None:
         wanted = f"use a number from 1 to {MOST_READ_PARTITIONS}"
         raise invalid_field(_field("read_partitions", table), str(copy.read_partitions), wanted)
     for field, names in (("key_columns", copy.key_columns), ("partition_by", copy.partition_by)):
-        if any(not each.strip() for each in names):
+        if any(not name.strip() for name in names):
             raise failure(InvalidArgument, "field", field=_field(field, table))
-    if len({each.casefold() for each in copy.key_columns}) < len(copy.key_columns):
+    if len({column.casefold() for column in copy.key_columns}) < len(copy.key_columns):
         raise invalid_field(_field("key_columns", table), ", ".join(copy.key_columns), "name each column once")
 
 
@@ -383,12 +383,12 @@ def _destination_table(realm: Realm, destination: v1.ConnectorDestination, catal
     name = exact_text(destination.table_display_name, field="destination.table_display_name")
     destination.table_display_name = name
     if destination.HasField("table_id"):
-        found = hierarchy.table(realm, destination.table_id, field="destination.table_id").value
-        if name and not _is_same((found.display_name,), (name,), catalog):
-            raise _disagreement("table", found.resource_id, name)
-        if destination.HasField("namespace_id") and found.namespace_id.id != destination.namespace_id.id:
-            raise _disagreement("table", found.resource_id, f"of namespace {destination.namespace_id.id}")
-        return found.resource_id
+        table = hierarchy.table(realm, destination.table_id, field="destination.table_id").value
+        if name and not _is_same((table.display_name,), (name,), catalog):
+            raise _disagreement("table", table.resource_id, name)
+        if destination.HasField("namespace_id") and table.namespace_id.id != destination.namespace_id.id:
+            raise _disagreement("table", table.resource_id, f"of namespace {destination.namespace_id.id}")
+        return table.resource_id
     if not name or not destination.HasField("namespace_id"):
         return None
     named = tables.lookup(realm, catalog, destination.namespace_id.id, name)

@@ -1,6 +1,6 @@
 """Garbage collection: deletes unreachable pointers, blobs, jobs, secrets and warehouse files in small slices.
 
-`sweeps` works on the stores, `warehouse` on the files of managed tables, and `references` says which of these are in use.
+`sweeps` works on the stores. `warehouse` works on the files of managed tables, and knows which of them are in use.
 """
 
 from skiway.metastore.gc.sweeps import (

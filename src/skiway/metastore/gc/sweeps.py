@@ -116,7 +116,7 @@ def sweep_blobs(
     oldest = clock() - timedelta(seconds=min_age_s)
     page = stores.blobs.page("", size=size, token=token)
     unused = [head.uri for head in page.items if _old(head, oldest) and _unused(stores, head.uri)]
-    # Pins are checked after use, never before: whoever pins checks afterwards that the blob was still in use.
+    # Pins are checked after use, never before: a reader that pins a blob checks afterwards that it was still in use.
     removed = [uri for uri in unused if not pinned(uri) and not is_pinned(stores, uri)]
     if not dry_run:
         removed = [uri for uri in removed if _delete_blob(stores, uri, oldest)]
@@ -157,7 +157,7 @@ def sweep_jobs(
     token: str | None = None,
     dry_run: bool = False,
 ) -> Slice:
-    """Delete jobs that finished long ago, one account after another. A slice ends after so many accounts."""
+    """Delete jobs that finished long ago, one account after another. A slice ends after a limited number of accounts."""
     before = (clock() - timedelta(seconds=retention_s)).timestamp()
     account, _, within = (token or "").partition(" ")
     looked_at = 0
@@ -214,7 +214,7 @@ def _remover(marker: Pointer) -> Callable[..., bool]:
 
 
 def sweep_events(stores: Stores, *, size: int = 500, token: str | None = None, dry_run: bool = False) -> Slice:
-    """Number events that nobody has read yet, so that they are found in their order. They expire by themselves."""
+    """Number the events that have no number yet, so that readers find them in order. Events expire by themselves."""
     page = stores.pointers.page(keys.event_pending(), size=size, token=token)
     if not dry_run:
         for account_id in sorted({keys.event_account(pointer.key) for pointer in page.items}):
@@ -236,7 +236,7 @@ def _unused(stores: Stores, uri: str) -> bool:
 
 
 def _delete_blob(stores: Stores, uri: str, oldest: datetime) -> bool:
-    """Delete a blob unless it was written again meanwhile, by somebody who is about to name it."""
+    """Delete a blob unless it was written again by a server that is about to refer to it."""
     head = stores.blobs.head(uri)
     if head is None or not _old(head, oldest):
         return False
@@ -266,12 +266,12 @@ def _stale(stores: Stores, pointer: Pointer) -> Iterator[Operation]:
 
 
 def _finished(stores: Stores, pointer: Pointer, before: float) -> Iterator[Operation]:
-    found = Repository(stores, JOB).follow(pointer)
-    if found and found.value.state in FINISHED and found.value.finished_at.ToSeconds() < before:
-        named = filter(None, map(stores.pointers.get, JOB.names(found.value)))
-        own = (each for each in named if each.blob_uri == found.pointer.blob_uri)
-        log = filter(None, [stores.pointers.get(keys.job_log(found.value.account_id, found.value.job_id))])
-        yield from (Delete(each.key, expect=each.version) for each in (found.pointer, *own, *log))
+    job = Repository(stores, JOB).follow(pointer)
+    if job and job.value.state in FINISHED and job.value.finished_at.ToSeconds() < before:
+        named = filter(None, map(stores.pointers.get, JOB.names(job.value)))
+        own = (each for each in named if each.blob_uri == job.pointer.blob_uri)
+        log = filter(None, [stores.pointers.get(keys.job_log(job.value.account_id, job.value.job_id))])
+        yield from (Delete(each.key, expect=each.version) for each in (job.pointer, *own, *log))
 
 
 def _applied(stores: Stores, batch: tuple[Operation, ...]) -> bool:

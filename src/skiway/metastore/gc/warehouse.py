@@ -115,7 +115,7 @@ def _states(
     tried: set[Location] = set()
 
     def add_written(used: set[Location], place: Location) -> None:
-        # It may belong to a commit that failed half-way, which nobody has seen.
+        # It may belong to a commit that failed before it was published.
         with suppress(*_MISSING):
             replaced.update(_replaced_by(files, place))
             _add_replaced_state(used, files, place, tried)
@@ -145,13 +145,13 @@ def pinned_files(realm: Realm, files: TableFiles, table_id: str) -> set[Location
     was pinned.
     """
     found: set[Location] = set()
-    for each in leased_tables(realm, table_id):
-        if each.file_stats_uri and is_pinned(realm.stores, each.file_stats_uri):
-            pinned = PinnedSnapshot(realm, each)
+    for table in leased_tables(realm, table_id):
+        if table.file_stats_uri and is_pinned(realm.stores, table.file_stats_uri):
+            pinned = PinnedSnapshot(realm, table)
             found |= {location(path) for path in pinned.files()["file_path"].to_pylist()}
             if state := pinned.table().metadata_location:  # a mirrored table has none
                 found.add(location(state))
-                snapshot = read_metadata(files, state).snapshot_by_id(each.snapshot_id)
+                snapshot = read_metadata(files, state).snapshot_by_id(table.snapshot_id)
                 if snapshot is not None:
                     add_files_of_snapshot(found, files, snapshot)
     return found
@@ -215,7 +215,7 @@ def _of_metadata(metadata: TableMetadata) -> Iterator[Location]:
     yield from (location(each.metadata_file) for each in metadata.metadata_log)
     yield from (location(each.statistics_path) for each in metadata.statistics)
     yield from (location(each.statistics_path) for each in metadata.partition_statistics)
-    yield from (location(place) for each in metadata.snapshots if (place := position_file(each)))
+    yield from (location(place) for snapshot in metadata.snapshots if (place := position_file(snapshot)))
 
 
 THREE_DAYS_S: Final = 3 * 24 * 3600.0
@@ -255,7 +255,7 @@ def sweep_table(
     """Delete, or in a dry run report, the unreferenced files of one table, like `sweep_warehouse`."""
     folders = [location(folder_of(realm, warehouse, table_id))]
     if warehouse.approved:
-        folders += (each.folder for each in _places(realm.stores, warehouse, after="") if each.id == table_id)
+        folders += (place.folder for place in _places(realm.stores, warehouse, after="") if place.id == table_id)
     done = Slice()
     for folder in folders:
         done = done.followed_by(_sweep(realm, warehouse, table_id, folder, min_age_s=min_age_s, dry=dry_run))
@@ -273,20 +273,20 @@ def sweep_transactions(
 ) -> Slice:
     """End transactions whose time is over, with their files, and delete the records of those that ended long ago."""
     page = stores.pointers.page(keys.transaction_due(), size=size, token=token)
-    due = [each for each in page.items if keys.queue_time(each.key) <= int(clock().timestamp() * 1_000_000)]
+    due = [pointer for pointer in page.items if keys.queue_time(pointer.key) <= int(clock().timestamp() * 1_000_000)]
     removed: list[str] = []
     files: list[str] = []
     failed: list[str] = []
     for pointer in due:
         with noting_failure(pointer.key, failed):
-            found = Repository(stores, TRANSACTION).find_named(pointer.key)
-            if found is None:
+            transaction = Repository(stores, TRANSACTION).find_named(pointer.key)
+            if transaction is None:
                 continue
-            realm = Realm(stores, found.value.account_id, clock=clock)
-            unused = uncommitted_paths(realm, warehouse, found.value)
+            realm = Realm(stores, transaction.value.account_id, clock=clock)
+            unused = uncommitted_paths(realm, warehouse, transaction.value)
             if not dry_run:
                 with suppress(Conflict, PreconditionFailed, NotFound):  # it is committed or aborted at this moment
-                    expire(realm, warehouse, found)
+                    expire(realm, warehouse, transaction)
             removed.append(pointer.key)
             files += unused
     # The order is that of time, so what follows is not due either.
@@ -310,9 +310,9 @@ def _is_inside(token: str | None) -> bool:
 
 def _places(stores: Stores, warehouse: Warehouse, *, after: str) -> Iterator[_Folder]:
     """The folders of tables at approved locations. Those that are no longer approved are left alone."""
-    for each in places(stores, after=after):
-        if any(each.folder.is_within(root) for _, root in warehouse.approved):
-            yield _Folder(each.account_id, each.table_id, each.folder, each.key)
+    for place in places(stores, after=after):
+        if any(place.folder.is_within(root) for _, root in warehouse.approved):
+            yield _Folder(place.account_id, place.table_id, place.folder, place.key)
 
 
 def _folders(warehouse: Warehouse, *, after: str, limit: int) -> list[_Folder]:
@@ -357,7 +357,7 @@ def _sweep(
         return Slice(len(listed), damaged=(uri_of(folder),))
     if view is not None and view.value.metadata_location:
         unused = [each for each in unused if each != location(view.value.metadata_location)]
-    # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
+    # Pins are checked after use, never before: a reader that pins files checks afterwards that they were still in use.
     try:
         pinned = pinned_files(realm, own, table_id) if unused else set()
     except SkiwayError:
@@ -368,7 +368,7 @@ def _sweep(
         files.remove(orphans)
         if view is None:
             _tidy(realm, warehouse, table, table_id, folder)
-    return Slice(len(listed), orphans, sizes=tuple(sizes[each] for each in orphans))
+    return Slice(len(listed), orphans, sizes=tuple(sizes[orphan] for orphan in orphans))
 
 
 def _is_abandoned(realm: Realm, table_id: str, listed: Sequence[Found], oldest: datetime) -> bool:

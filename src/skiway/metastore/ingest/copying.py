@@ -104,7 +104,7 @@ _LISTED: Final = (Format.PARQUET, Format.CSV, Format.JSON)
 
 
 class Changes(Protocol):
-    """What has to be loaded. If it `replaces`, it is all rows of the source, instead of those that the table has."""
+    """What has to be loaded. If it `replaces`, all rows of the source replace those of the table."""
 
     @property
     def replaces(self) -> bool: ...
@@ -203,7 +203,7 @@ class FileTable:
 
     def _between(self, now: Snapshot, rules: CopyRules, position: Position) -> FileChanges | None:
         stored = _required(position, "snapshot", self.handle)
-        then = next((each for each in self.handle.snapshots() if each.id == stored["id"]), None)
+        then = next((snapshot for snapshot in self.handle.snapshots() if snapshot.id == stored["id"]), None)
         if then is None or then.digest != stored["digest"]:
             raise PreconditionFailed(
                 f"snapshot {stored['id']} of {self.handle.name}, up to which rows were loaded, no longer exists, so the changes "
@@ -295,7 +295,7 @@ def _states(files: pa.Table) -> list[tuple[Any, ...]]:
 
 def _without(files: pa.Table, states: Sequence[tuple[Any, ...]]) -> pa.Table:
     known = set(states)
-    return data_files(files).filter(pa.array([each not in known for each in _states(files)], pa.bool_()))
+    return data_files(files).filter(pa.array([state not in known for state in _states(files)], pa.bool_()))
 
 
 def _required(position: Position, kind: str, handle: TableHandle) -> Position:
@@ -373,7 +373,7 @@ class Copy:
         return read_position(target.files, target.metadata, may_be_lost=again)
 
     def _with_columns(self, target: ManagedTable, columns: pa.Schema) -> ManagedTable:
-        """The table with the columns of the source, as far as it follows it."""
+        """The table with the columns of the source that it follows."""
         changes = column_changes(target.handle.schema.arrow, columns, follows=self.rules.follows)
         return change(self.realm, self.warehouse, target.table.resource_id, evolve(changes)) if changes else target
 
@@ -402,7 +402,7 @@ class Copy:
     def _upsert(self, target: ManagedTable, written: Written, stored: StoredPosition, summary: dict[str, str]) -> None:
         """Commit new rows together with the deletion of older ones that have their keys.
 
-        If others have changed the table meanwhile, the older rows are searched again.
+        If the table has changed in the meantime, the older rows are searched again.
         """
         for attempt in range(UPSERT_ATTEMPTS):
             self.check()
@@ -441,7 +441,7 @@ class Copy:
         """The rows of the table that have one of the keys."""
         own = handle_of(table.table, table.metadata, self.warehouse.files(table.metadata.location))
         current = own.current()
-        if current is None or not sum(each.num_rows for each in keys):
+        if current is None or not sum(key.num_rows for key in keys):
             return []
         files = data_files(own.files(current))
         some = [files.slice(first, _FILES_PER_TASK) for first in range(0, files.num_rows, _FILES_PER_TASK)]

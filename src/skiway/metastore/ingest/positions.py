@@ -211,7 +211,7 @@ class CursorRange:
         return self.more.get("from")
 
     def position(self, rows: int, below: int = 0) -> Position:
-        """The position after so many rows were read; now, `below` rows are below the next overlap."""
+        """The position after these rows were read; now, `below` rows are below the next overlap."""
         more = {**self.more, **self.unmoved} if below > self.more.get("below", 0) else self.more
         return {"kind": "cursor", "column": self.column, "value": self.upto, "rows": self.known + rows, **more}
 

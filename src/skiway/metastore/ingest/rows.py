@@ -146,7 +146,7 @@ def keys_of_files(target: Target, files: Sequence[DataFile], keys: pa.Schema) ->
     """The keys in data files of the target that are not committed yet."""
     from pyarrow.parquet import ParquetFile
 
-    found = [pa.table({each.name: pa.array([], each.type) for each in keys})]
+    found = [pa.table({key.name: pa.array([], key.type) for key in keys})]
     for file in files:
         with target.files.open(file.file_path) as opened:
             for batch in ParquetFile(opened).iter_batches(columns=keys.names):
@@ -156,7 +156,7 @@ def keys_of_files(target: Target, files: Sequence[DataFile], keys: pa.Schema) ->
 
 def _typed(batch: pa.RecordBatch, keys: pa.Schema, places: Sequence[str]) -> pa.Table:
     """The keys in the types of the target, none of which may be NULL."""
-    plain = pa.schema([pa.field(each.name, each.type) for each in keys])
+    plain = pa.schema([pa.field(key.name, key.type) for key in keys])
     named = dict(zip(batch.schema.names, [*keys.names, *places], strict=True))
     renamed = batch.rename_columns([named[name] for name in batch.schema.names])
     found = conformed(renamed.select(keys.names), plain)
@@ -236,7 +236,7 @@ def column_changes(table: pa.Schema, source: pa.Schema, *, follows: bool) -> lis
     if follows:
         return changes
     missing = [each.name for each in table if _find(each.name, list(source)) is None]
-    differences = [*(_shown(each) for each in changes), *(f"column {name!r} is missing" for name in missing)]
+    differences = [*(_shown(change) for change in changes), *(f"column {name!r} is missing" for name in missing)]
     if differences:
         raise PreconditionFailed(
             f"the columns of the source have changed, and the copy rejects changes: {'; '.join(differences)}; change the table "

@@ -1,6 +1,6 @@
 """Jobs: durable background work on connectors and tables.
 
-The calls of clients are exported here. Workers take jobs from `queue`; `schedule` adds the jobs of connector policies.
+The calls of clients are exported here. Workers take jobs from `queue`, and `attempts` reports their progress.
 """
 
 from skiway.metastore.jobs.api import (
@@ -10,9 +10,7 @@ from skiway.metastore.jobs.api import (
     enqueue_check,
     enqueue_maintenance,
     enqueue_pipeline,
-    enqueue_pipeline_unless_active,
     enqueue_profile,
-    enqueue_profile_unless_active,
     enqueue_unless_active,
     get,
     get_log,

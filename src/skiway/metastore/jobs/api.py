@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from skiway.errors import (
     AlreadyExists,
@@ -30,6 +31,8 @@ from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, PointerStore, Put, Stores
 from skiway.telemetry.job_logs import MAX_BYTES, CollectedLog, RecentLines
 
+R = TypeVar("R", v1.Connector, v1.Table, v1.Pipeline)
+
 BOTH_PASSES = (v1.CAP_METADATA_ONLY_CORE, v1.CAP_STATS_ONLY_ASYNC)
 
 
@@ -43,114 +46,93 @@ def enqueue(
     due_at: datetime | None = None,
 ) -> v1.Job:
     """Enqueue a job on the connector, due now or later. If an unfinished job does the same work, return that one."""
-    text = local_id(realm, connector_id, v1.RK_CONNECTOR, field="connector_id")
+    own_id = local_id(realm, connector_id, v1.RK_CONNECTOR, field="connector_id")
 
-    def attempt() -> v1.Job:
-        connector = _active_connector(realm, text)
-        job = _queued(realm, connector.value, scope=scope, modes=modes, full_rescan=full_rescan, due_at=due_at)
-        return _same(realm, job) or _created(realm, job, connector)
+    def work(connector: v1.Connector) -> v1.Job:
+        job = _job(realm, connector_id=connector.resource_id, modes=modes, full_rescan=full_rescan, scope=scope)
+        job.next_attempt_at.CopyFrom(job.created_at if due_at is None else timestamp(due_at))
+        return job
 
-    return retrying(attempt)
+    return _enqueued(realm, lambda: _active_connector(realm, own_id), work)
 
 
 def enqueue_profile(
     realm: Realm, table_id: v1.ResourceId, *, scope: v1.JobScope | None = None, full_rescan: bool = False
 ) -> v1.Job:
     """Enqueue a job that profiles a managed table. If an unfinished job does the same work, return that one."""
-
-    def attempt() -> v1.Job:
-        table = hierarchy.table(realm, table_id)
-        job = _profile_job(realm, table, scope=scope, full_rescan=full_rescan)
-        return _same(realm, job) or _created(realm, job, table)
-
-    return retrying(attempt)
-
-
-def enqueue_profile_unless_active(realm: Realm, table: Stored[v1.Table], *, also: Sequence[Operation]) -> v1.Job | None:
-    """Enqueue a job that profiles a managed table, in one batch with `also`; None if an unfinished job does the same work.
-
-    Raise `Conflict` if the table, or what `also` expects, changed since it was read.
-    """
-    job = _profile_job(realm, table)
-    return None if _same(realm, job) else _created(realm, job, table, also=also)
-
-
-def _profile_job(
-    realm: Realm, table: Stored[v1.Table], *, scope: v1.JobScope | None = None, full_rescan: bool = False
-) -> v1.Job:
-    job = _queued(realm, scope=scope, modes=(v1.CAP_STATS_ONLY_ASYNC,), full_rescan=full_rescan)
-    job.table_id.CopyFrom(require_managed(table.value).resource_id)
-    return job
+    return _enqueued(
+        realm,
+        lambda: hierarchy.table(realm, table_id),
+        lambda table: _job(realm, **_profile(table), scope=scope, full_rescan=full_rescan),
+    )
 
 
 def enqueue_maintenance(realm: Realm, table_id: v1.ResourceId, task: v1.MaintenanceTask) -> v1.Job:
     """Enqueue a job that maintains a table. If an unfinished job does the same work, return that one."""
-
-    def attempt() -> v1.Job:
-        table = hierarchy.table(realm, table_id)
-        job = _queued(realm, modes=())
-        job.table_id.CopyFrom(table.value.resource_id)
-        job.maintenance.CopyFrom(task)
-        return _same(realm, job) or _created(realm, job, table)
-
-    return retrying(attempt)
+    return _enqueued(
+        realm,
+        lambda: hierarchy.table(realm, table_id),
+        lambda table: _job(realm, table_id=table.resource_id, maintenance=task),
+    )
 
 
 def enqueue_check(realm: Realm, table_id: v1.ResourceId, rule_ids: Sequence[str]) -> v1.Job:
     """Enqueue a job that reads the rows of a table to decide quality rules. If an unfinished job does the same, return that one."""
-
-    def attempt() -> v1.Job:
-        table = hierarchy.table(realm, table_id)
-        job = _queued(realm, modes=())
-        job.table_id.CopyFrom(table.value.resource_id)
-        job.quality.rule_ids.extend(sorted(rule_ids))
-        return _same(realm, job) or _created(realm, job, table)
-
-    return retrying(attempt)
+    check = v1.QualityTask(rule_ids=sorted(rule_ids))
+    return _enqueued(
+        realm,
+        lambda: hierarchy.table(realm, table_id),
+        lambda table: _job(realm, table_id=table.resource_id, quality=check),
+    )
 
 
 def enqueue_pipeline(realm: Realm, pipeline: Stored[v1.Pipeline], *, full: bool = False) -> v1.Job:
     """Enqueue a run of a pipeline. If an unfinished job does the same work, return that one."""
+    return _enqueued(realm, lambda: pipeline, lambda value: _job(realm, **_run(value, full=full)))
+
+
+def enqueue_unless_active(
+    realm: Realm, of: Stored[v1.Connector] | Stored[v1.Table] | Stored[v1.Pipeline], *, also: Sequence[Operation]
+) -> v1.Job | None:
+    """Enqueue a job on a whole connector, the profile of a managed table or the run of a pipeline, in one batch with `also`.
+
+    Return None if an unfinished job does the same work. Raise `Conflict` if the resource, or what `also` expects, changed since it
+    was read.
+    """
+    match of.value:
+        case v1.Connector():
+            job = _job(realm, connector_id=of.value.resource_id, modes=BOTH_PASSES)
+        case v1.Table():
+            job = _job(realm, **_profile(of.value))
+        case pipeline:
+            job = _job(realm, **_run(pipeline))
+    return None if _same(realm, job) else _created(realm, job, of, also=also)
+
+
+def _enqueued(realm: Realm, read: Callable[[], Stored[R]], work: Callable[[R], v1.Job]) -> v1.Job:
+    """The new job for the work on a resource, or the unfinished one that does the same."""
 
     def attempt() -> v1.Job:
-        job = _pipeline_job(realm, pipeline, full=full)
-        return _same(realm, job) or _created(realm, job, pipeline)
+        resource = read()
+        job = work(resource.value)
+        return _same(realm, job) or _created(realm, job, resource)
 
     return retrying(attempt)
 
 
-def enqueue_pipeline_unless_active(
-    realm: Realm, pipeline: Stored[v1.Pipeline], *, also: Sequence[Operation]
-) -> v1.Job | None:
-    """Enqueue a run of a pipeline in one batch with `also`; None if an unfinished job does the same work.
-
-    Raise `Conflict` if the pipeline, or what `also` expects, changed since it was read.
-    """
-    job = _pipeline_job(realm, pipeline)
-    return None if _same(realm, job) else _created(realm, job, pipeline, also=also)
+def _profile(table: v1.Table) -> dict[str, Any]:
+    return {"table_id": require_managed(table).resource_id, "modes": (v1.CAP_STATS_ONLY_ASYNC,)}
 
 
-def _pipeline_job(realm: Realm, pipeline: Stored[v1.Pipeline], *, full: bool = False) -> v1.Job:
-    job = _queued(realm, modes=())
-    job.pipeline.pipeline_id.CopyFrom(pipeline.value.resource_id)
-    job.pipeline.full = full
-    return job
-
-
-def enqueue_unless_active(realm: Realm, connector: Stored[v1.Connector], *, also: Sequence[Operation]) -> v1.Job | None:
-    """Enqueue a job on the whole connector in one batch with `also`; None if an unfinished job does the same work.
-
-    Raise `Conflict` if the connector, or what `also` expects, changed since it was read.
-    """
-    job = _queued(realm, connector.value)
-    return None if _same(realm, job) else _created(realm, job, connector, also=also)
+def _run(pipeline: v1.Pipeline, *, full: bool = False) -> dict[str, Any]:
+    return {"pipeline": v1.PipelineTask(pipeline_id=pipeline.resource_id, full=full)}
 
 
 def get(realm: Realm, request: v1.GetReconcileJobRequest) -> v1.GetReconcileJobResponse:
     """Return the job."""
     job_id = _checked_id(request.job_id)
-    found = realm.by_id(JOB, job_id)
-    return v1.GetReconcileJobResponse(job=found.value)
+    job = realm.by_id(JOB, job_id)
+    return v1.GetReconcileJobResponse(job=job.value)
 
 
 def list_(realm: Realm, request: v1.ListReconcileJobsRequest) -> v1.ListReconcileJobsResponse:
@@ -199,34 +181,24 @@ def _checked_id(job_id: str) -> str:
 
 
 def _active_connector(realm: Realm, connector_id: str) -> Stored[v1.Connector]:
-    found = realm.by_id(CONNECTOR, connector_id)
-    if found.value.state != v1.CS_ACTIVE:
-        state = v1.ConnectorState.Name(found.value.state).removeprefix("CS_").lower()
-        raise failure(PreconditionFailed, "connector.not.active", name=found.value.display_name, state=state)
-    return found
+    connector = realm.by_id(CONNECTOR, connector_id)
+    if connector.value.state != v1.CS_ACTIVE:
+        state = v1.ConnectorState.Name(connector.value.state).removeprefix("CS_").lower()
+        raise failure(PreconditionFailed, "connector.not.active", name=connector.value.display_name, state=state)
+    return connector
 
 
-def _queued(
-    realm: Realm,
-    connector: v1.Connector | None = None,
-    *,
-    scope: v1.JobScope | None = None,
-    modes: Sequence[v1.CaptureMode.ValueType] = BOTH_PASSES,
-    full_rescan: bool = False,
-    due_at: datetime | None = None,
-) -> v1.Job:
+def _job(realm: Realm, **fields: Any) -> v1.Job:
+    """A queued job that is due now."""
     now = realm.now()
     return v1.Job(
         account_id=realm.account_id,
         job_id=realm.ids(),
-        connector_id=connector.resource_id if connector else None,
-        full_rescan=full_rescan,
-        scope=scope,
-        modes=modes,
         state=v1.JS_QUEUED,
-        next_attempt_at=now if due_at is None else timestamp(due_at),
+        next_attempt_at=now,
         created_at=now,
         updated_at=now,
+        **fields,
     )
 
 
@@ -235,14 +207,8 @@ def _same(realm: Realm, job: v1.Job) -> v1.Job | None:
     return None if found is None else found.value
 
 
-def _created(
-    realm: Realm,
-    job: v1.Job,
-    of: Stored[v1.Connector] | Stored[v1.Table] | Stored[v1.Pipeline],
-    *,
-    also: Sequence[Operation] = (),
-) -> v1.Job:
-    # Unchanged: no job is started for a connector that is paused meanwhile, or for something that is deleted.
+def _created(realm: Realm, job: v1.Job, of: Stored[Any], *, also: Sequence[Operation] = ()) -> v1.Job:
+    # Unchanged: no job is started for a connector that was paused, or for a resource that was deleted, in the meantime.
     unchanged = Check(of.pointer.key, expect=of.pointer.version)
     try:
         return realm.all(JOB).create(job, also=lambda _: [unchanged, *also]).value
@@ -284,15 +250,15 @@ def keep_log(queue: JobQueue, lease: Lease, log: CollectedLog) -> None:
 def get_log(realm: Realm, request: v1.GetReconcileJobLogRequest) -> v1.GetReconcileJobLogResponse:
     """Return the log of a job. It is empty if no attempt has ended."""
     job = get(realm, v1.GetReconcileJobRequest(job_id=request.job_id)).job
-    found = realm.all(JOB_LOG).named(keys.job_log(realm.account_id, job.job_id))
-    if found is None:
+    log_record = realm.all(JOB_LOG).named(keys.job_log(realm.account_id, job.job_id))
+    if log_record is None:
         return v1.GetReconcileJobLogResponse(job_id=job.job_id)
-    note = f"… {found.dropped_lines} older lines were dropped: a log has at most {MAX_BYTES // 1024} KB\n"
+    note = f"… {log_record.dropped_lines} older lines were dropped: a log has at most {MAX_BYTES // 1024} KB\n"
     return v1.GetReconcileJobLogResponse(
         job_id=job.job_id,
-        text=f"{note if found.dropped_lines else ''}{found.text}",
-        dropped_lines=found.dropped_lines,
-        updated_at=found.updated_at,
+        text=f"{note if log_record.dropped_lines else ''}{log_record.text}",
+        dropped_lines=log_record.dropped_lines,
+        updated_at=log_record.updated_at,
     )
 
 
@@ -309,12 +275,12 @@ def rescheduled(realm: Realm, before: v1.Connector | None, after: v1.Connector) 
     """The operations that the batch needs that writes a connector; none if its schedule is unchanged."""
     if before is not None and _schedule(before) == _schedule(after):
         return []
-    found = realm.stores.pointers.get(keys.schedule(realm.account_id, after.resource_id.id))
+    pointer = realm.stores.pointers.get(keys.schedule(realm.account_id, after.resource_id.id))
     if not _is_scheduled(after):
-        return _deleting(found)
+        return _deleting(pointer)
     now = realm.clock()
     key, turn = keys.schedule(realm.account_id, after.resource_id.id), Turn(now, max(now, _not_before(after)))
-    return [Put(key, turn.text, expect=found.version if found else ABSENT)]
+    return [Put(key, turn.text, expect=pointer.version if pointer else ABSENT)]
 
 
 def unscheduled(pointers: PointerStore, account_id: str, connector_id: str) -> list[Operation]:
@@ -323,43 +289,58 @@ def unscheduled(pointers: PointerStore, account_id: str, connector_id: str) -> l
 
 
 @dataclass(frozen=True, slots=True)
-class JobSchedule:
-    """The scheduled connectors of all accounts of a store."""
+class Schedule(ABC):
+    """The scheduled resources of one kind, of all accounts of a store.
+
+    Each has a pointer that holds when it is due. It is set and deleted in the batch that writes the resource, and moved in the batch
+    that enqueues the job. So exactly one of many servers enqueues it, and no crash loses a run or causes two.
+    """
 
     stores: Stores
     realm_of: Callable[[str], Realm]
 
-    def begin_due(self) -> list[v1.Job]:
-        """Enqueue the jobs that are due, and return them.
+    noun: ClassVar[str]
+    prefix: ClassVar[str]
 
-        A connector with an unfinished job is skipped until that has finished.
-        """
-        begun = [self._begin(pointer) for pointer in self.stores.pointers.scan(keys.SCHEDULE)]
+    def begin_due(self) -> list[v1.Job]:
+        """Enqueue the jobs that are due, and return them. A resource with an unfinished job is skipped until that has finished."""
+        begun = [self._begin(pointer) for pointer in self.stores.pointers.scan(self.prefix)]
         return [job for job in begun if job is not None]
 
     def _begin(self, place: Pointer) -> v1.Job | None:
-        account_id, connector_id = keys.schedule_ids(place.key)
+        account_id, own_id = keys.scheduled_ids(self.prefix, place.key)
         realm = self.realm_of(account_id)
         if not Turn.read(place).is_due(realm.clock()):
             return None
         try:
-            return self._begin_now(realm, place, connector_id)
+            return self._begin_now(realm, place, own_id)
         except Conflict:
-            return None  # another server was faster, or the connector was just changed
+            return None  # another server was faster, or the resource was just changed
         except SkiwayError as error:
-            # One broken connector must not block the others.
-            log.warning("connector %s of account %s cannot be scheduled: %s", connector_id, account_id, error)
+            # One broken resource must not block the others.
+            log.warning("%s %s of account %s cannot be scheduled: %s", self.noun, own_id, account_id, error)
             return None
 
-    def _begin_now(self, realm: Realm, place: Pointer, connector_id: str) -> v1.Job | None:
-        found = realm.all(CONNECTOR).find(keys.connector(realm.account_id, connector_id))
-        if found is None or not _is_scheduled(found.value):
+    @abstractmethod
+    def _begin_now(self, realm: Realm, place: Pointer, own_id: str) -> v1.Job | None:
+        """Move the pointer and enqueue the job."""
+
+
+class JobSchedule(Schedule):
+    """The scheduled connectors of all accounts of a store."""
+
+    noun = "connector"
+    prefix = keys.SCHEDULE
+
+    def _begin_now(self, realm: Realm, place: Pointer, own_id: str) -> v1.Job | None:
+        connector = realm.all(CONNECTOR).find(keys.connector(realm.account_id, own_id))
+        if connector is None or not _is_scheduled(connector.value):
             self.stores.pointers.compare_and_delete(place.key, expect=place.version)
             return None
         now = realm.clock()
-        following = Turn(now, max(now + _interval(found.value), _not_before(found.value)))
+        following = Turn(now, max(now + _interval(connector.value), _not_before(connector.value)))
         moved = Put(place.key, following.text, expect=place.version)
-        return enqueue_unless_active(realm, found, also=[moved])
+        return enqueue_unless_active(realm, connector, also=[moved])
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +354,7 @@ class Turn:
     def read(cls, place: Pointer) -> Turn:
         """The turn that a pointer holds. An unreadable one is due."""
         try:
-            decided_at, due_at = map(datetime.fromisoformat, place.blob_uri.split(" "))
+            decided_at, due_at = map(datetime.fromisoformat, place.blob_uri.split(" ")[:2])
             return cls(decided_at.astimezone(UTC), due_at.astimezone(UTC))
         except ValueError:
             log.warning("%s is unreadable and therefore due now", place.key)

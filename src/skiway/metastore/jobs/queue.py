@@ -312,7 +312,7 @@ def leased(job: v1.Job) -> LeasedJob:
 
 
 def is_running(stores: Stores, job: LeasedJob, *, clock: Clock = utc_now) -> bool:
-    """Whether a worker has this lease of the job at this moment. The lease of a worker that was killed expires soon."""
+    """Whether a worker has this lease of the job now. The lease of a worker that was killed expires soon."""
     found = Repository(stores, JOB).find(keys.job(job.account_id, job.id))
     return found is not None and _is_held(found.value, job.epoch, now=clock())
 

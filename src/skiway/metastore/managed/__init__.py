@@ -1,8 +1,14 @@
 """Managed tables and views: Iceberg tables and views whose catalog is the metastore.
 
-`tables` creates and drops them, `requests` creates those of the metastore's API, `states` loads and publishes their states, and
-`commits` changes one or several of them, in `client_turns` if clients compete. `views` does the same for views, and
-`view_columns` translates the types of their columns.
+    locations       where tables are: folders of the warehouse, and places that callers choose
+    states          how the states of tables are loaded and published, with the records of their snapshots
+    tables          create, drop and rename tables, also those of the metastore's own API
+    commits         change one or several tables; REST clients that lose races take turns
+    registering     tables from existing metadata files, and dropped tables that are restored
+    views           views, as Iceberg clients see them
+    view_columns    the types of their columns
+
+The calls that doors and jobs make are exported here.
 """
 
 from skiway.metastore.managed.commits import (

@@ -84,8 +84,8 @@ class _Line:
     table_id: str
 
     def get(self, client: int) -> _Lost | None:
-        found = self.realm.stores.pointers.get(self._key(client))
-        return None if found is None else msgspec.json.decode(found.blob_uri, type=_Lost)
+        pointer = self.realm.stores.pointers.get(self._key(client))
+        return None if pointer is None else msgspec.json.decode(pointer.blob_uri, type=_Lost)
 
     def put(self, client: int, lost: _Lost) -> None:
         expires_at = datetime.fromtimestamp(lost.until + _KNOWN_S, UTC)
@@ -206,7 +206,7 @@ PAUSES: Final = wait_random_exponential(multiplier=0.005, max=0.5)
 """The times between attempts that lose races."""
 
 LOCK_TIMEOUT_S: Final = 10.0
-"""After this time a commit proceeds without the lock: whoever holds it may be waiting for a store that hangs."""
+"""After this time a commit proceeds without the lock: its holder may be waiting for a store that hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class TableChange:
         cls, table_id: v1.ResourceId, requirements: Sequence[TableRequirement], updates: Sequence[TableUpdate]
     ) -> TableChange:
         """The updates of a client, which are made if the requirements hold."""
-        added = [each.snapshot.snapshot_id for each in updates if each.action == "add-snapshot"]
+        added = [update.snapshot.snapshot_id for update in updates if update.action == "add-snapshot"]
         return cls(table_id, plain(requirements, updates), added[-1] if added else None)
 
 
@@ -280,7 +280,7 @@ def commit_all(
 def append_with_retry(
     realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, files: Sequence[DataFile]
 ) -> ManagedTable:
-    """Add data files to the table, whatever others commit meanwhile."""
+    """Add data files to the table. Retry if other commits are faster."""
     return change(realm, warehouse, table_id, append(files))
 
 
@@ -364,7 +364,7 @@ class _LostRace(Exception):
 
 
 def _too_many_races(tables: Sequence[ManagedTable]) -> Conflict:
-    names = ", ".join(each.table.display_name for each in tables) or "to be created"
+    names = ", ".join(table.table.display_name for table in tables) or "to be created"
     return Conflict(
         f"table {names} was changed by others during all {ATTEMPTS} attempts to commit: try again",
         key="commit.failed",
@@ -435,7 +435,9 @@ def _staged(realm: Realm, warehouse: Warehouse, creation: TableCreation) -> NewT
 
 def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState | None:
     """The state after a change, whose metadata is written and added to `written`; None if nothing changes."""
-    folder = next((each.location for each in made.updates if each.action == "set-location"), base.metadata.location)
+    folder = next(
+        (update.location for update in made.updates if update.action == "set-location"), base.metadata.location
+    )
     check_updates(made.updates, base.files, folder)
     _check_identity(base.metadata, made.updates)
     metadata = updated(base.metadata, made.requirements, made.updates, location=base.metadata_location)
@@ -455,12 +457,12 @@ def _moved(
 
     Files of older snapshots stay where they are. The client may have written to the new folder before.
     """
-    given = [each for each in made.updates if each.action == "set-location"]
+    given = [update for update in made.updates if update.action == "set-location"]
     catalog = hierarchy.catalog(realm, base.table.catalog_id).value
     folder = chosen_folder(realm, warehouse, catalog, given[-1].location)
     if claim_place(realm, warehouse, folder, base.id, empty=False):
         claimed.append(folder)
-    others = tuple(each for each in made.updates if each.action != "set-location")
+    others = tuple(update for update in made.updates if update.action != "set-location")
     moved = given[-1].model_copy(update={"location": folder})
     files = table_files(realm, warehouse, base.table, folder)
     return replace(base, files=files), replace(made, updates=(*others, moved))

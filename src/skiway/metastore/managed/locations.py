@@ -161,8 +161,8 @@ def table_files(realm: Realm, warehouse: Warehouse, table: v1.Table, folder: str
     if not warehouse.approved:
         return warehouse.files(folder)
     everything = Realm(realm.stores, realm.account_id)  # whatever the caller sees of the catalog
-    found = everything.all(CATALOG).find(keys.catalog(realm.account_id, table.catalog_id.id))
-    shared = warehouse.approved_for(realm.account_id, found.value.display_name) if found else []
+    catalog = everything.all(CATALOG).find(keys.catalog(realm.account_id, table.catalog_id.id))
+    shared = warehouse.approved_for(realm.account_id, catalog.value.display_name) if catalog else []
     table_id, known = table.resource_id.id, dict[Location, bool]()
 
     def may_read(place: Location) -> bool:
@@ -206,9 +206,9 @@ def owner_of(stores: Stores, place: Location) -> Place | None:
     real = place.real()
     key = keys.place(real.scheme, real.bucket, real.path)
     while key.startswith(keys.PLACES):
-        found = stores.pointers.get(key)
-        if found is not None:
-            return _place(found)
+        pointer = stores.pointers.get(key)
+        if pointer is not None:
+            return _place(pointer)
         key = key.rpartition("/")[0]
     return None
 
@@ -231,7 +231,7 @@ def claim_place(realm: Realm, warehouse: Warehouse, folder: str, table_id: str, 
     except AlreadyExists:
         raise _taken(folder, "it belongs to another table") from None
     try:
-        _check_free(realm.stores, key, folder)  # once more: another folder may have been claimed meanwhile
+        _check_free(realm.stores, key, folder)  # once more: another folder may have been claimed in the meantime
     except AlreadyExists:
         release_place(realm.stores, folder)
         raise
@@ -241,8 +241,8 @@ def claim_place(realm: Realm, warehouse: Warehouse, folder: str, table_id: str, 
 def find_place(stores: Stores, folder: str) -> Place | None:
     """The claim of a folder, if there is one."""
     place = location(folder).real()
-    found = stores.pointers.get(keys.place(place.scheme, place.bucket, place.path))
-    return None if found is None else _place(found)
+    pointer = stores.pointers.get(keys.place(place.scheme, place.bucket, place.path))
+    return None if pointer is None else _place(pointer)
 
 
 def places(stores: Stores, *, after: str = "") -> Iterator[Place]:

@@ -112,7 +112,7 @@ def _parsed(pointer: Pointer) -> DroppedTable:
 
 
 def _known(realm: Realm, namespace: v1.Namespace) -> str:
-    names = sorted({each.name for each in dropped_tables(realm, namespace.resource_id.id)})
+    names = sorted({table.name for table in dropped_tables(realm, namespace.resource_id.id)})
     return f"it can restore {', '.join(names[:10])}" if names else "there is none to restore"
 
 
@@ -141,7 +141,7 @@ def register(
         return _overwritten(realm, warehouse, existing, metadata_location, former_id)
     if former_id is None:
         return _registered(realm, warehouse, place, name, metadata_location)
-    found = [each for each in dropped_tables(realm, place.resource_id.id) if each.table_id == former_id]
+    found = [table for table in dropped_tables(realm, place.resource_id.id) if table.table_id == former_id]
     if not found:
         raise _refused(metadata_location, "it is in the folder of a table that was not dropped from this namespace")
     return restore(realm, warehouse, place, replace(found[0], metadata_location=metadata_location), name=name)

@@ -81,7 +81,7 @@ def _sync(handle: IcebergTable, snapshot: Snapshot, files: pa.Table, table_files
     before: set[str] = set()
     with suppress(SkiwayError):  # if the parent cannot be read, all files are synced
         parents = [each for each in handle.snapshots() if each.id == snapshot.parent_id]
-        before.update(*(handle.placed_files(each)["path"].to_pylist() for each in parents))
+        before.update(*(handle.placed_files(parent)["path"].to_pylist() for parent in parents))
     table_files.seal_all({*files["path"].to_pylist(), *handle.new_manifests(snapshot)} - before, handle.location)
 
 
@@ -97,7 +97,7 @@ def removed_snapshots(
 
 def leftover_snapshots(realm: Realm, table: Stored[v1.Table], now: TableMetadata) -> Iterator[list[Operation]]:
     """The operations that delete records of removed snapshots that a process left behind when it died."""
-    left = {each.snapshot_id for each in now.snapshots}
+    left = {snapshot.snapshot_id for snapshot in now.snapshots}
     table_id = table.value.resource_id.id
     for pointer in realm.stores.pointers.scan(keys.snapshot(realm.account_id, table_id)):
         number = int(keys.last_segment(pointer.key))
@@ -118,8 +118,8 @@ def current_snapshot(realm: Realm, table_id: str, now: TableMetadata) -> Iterato
 
 
 def _deleting(realm: Realm, table_id: str, snapshot_id: int) -> Iterator[Operation]:
-    found = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, snapshot_id))
-    named = [] if found is None else [found.pointer.key, *SNAPSHOT.names(found.value)]
+    snapshot = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, snapshot_id))
+    named = [] if snapshot is None else [snapshot.pointer.key, *SNAPSHOT.names(snapshot.value)]
     named += (keys.statistics(realm.account_id, table_id, snapshot_id, of=of) for of in ("table", "columns", "files"))
     for pointer in filter(None, map(realm.stores.pointers.get, named)):
         yield Delete(pointer.key, expect=pointer.version)
@@ -238,7 +238,7 @@ def open_earlier(realm: Realm, warehouse: Warehouse, table: v1.Table, snapshot_i
             metadata = read_metadata(files, entry.metadata_file)
         except SkiwayError:  # garbage collection has deleted it
             return None
-        if any(each.snapshot_id == snapshot_id for each in metadata.snapshots):
+        if any(snapshot.snapshot_id == snapshot_id for snapshot in metadata.snapshots):
             earlier = v1.Table()
             earlier.CopyFrom(table)
             earlier.metadata_location = entry.metadata_file
@@ -248,14 +248,14 @@ def open_earlier(realm: Realm, warehouse: Warehouse, table: v1.Table, snapshot_i
 
 def managed_record(realm: Realm, table_id: v1.ResourceId, *, damaged: bool = False) -> Stored[v1.Table]:
     """The record of a table; if `damaged`, also a damaged one. Raise `PreconditionFailed` if the table is not managed."""
-    found = hierarchy.table(realm, table_id, damaged=damaged)
-    if not (found.value.metadata_location or found.value.damage):
+    table = hierarchy.table(realm, table_id, damaged=damaged)
+    if not (table.value.metadata_location or table.value.damage):
         raise PreconditionFailed(
-            f"table {found.value.display_name} is not a managed table: change it in its source",
+            f"table {table.value.display_name} is not a managed table: change it in its source",
             key="table.not_managed",
-            id=found.value.resource_id.id,
+            id=table.value.resource_id.id,
         )
-    return found
+    return table
 
 
 def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> ManagedTable:
@@ -318,11 +318,11 @@ def publish(realm: Realm, states: Sequence[NewState | NewTable], *, also: Also =
     of a batch of the store.
     """
     with synced_together():
-        for each in states:
-            if isinstance(each, NewState):
-                each.expected.files.seal(each.location)
+        for state in states:
+            if isinstance(state, NewState):
+                state.expected.files.seal(state.location)
         prepared = [
-            _prepare(realm, each) if isinstance(each, NewState) else _prepare_new(realm, each) for each in states
+            _prepare(realm, state) if isinstance(state, NewState) else _prepare_new(realm, state) for state in states
         ]
     published = [each.published for each in prepared]
     batch = _merged(operation for each in prepared for operation in each.operations) + list(also(published))
@@ -405,13 +405,13 @@ def _merged(operations: Iterable[Operation]) -> list[Operation]:
     """The operations, with each check once: new tables in one namespace have the same."""
     checks: dict[str, Check] = {}
     batch: list[Operation] = []
-    for each in operations:
-        if isinstance(each, Check):
-            if checks.setdefault(each.key, each) != each:
+    for operation in operations:
+        if isinstance(operation, Check):
+            if checks.setdefault(operation.key, operation) != operation:
                 raise failure(Contention, "store.contended", what="a namespace")  # it has changed in between
-            if checks[each.key] is not each:
+            if checks[operation.key] is not operation:
                 continue
-        batch.append(each)
+        batch.append(operation)
     return batch
 
 

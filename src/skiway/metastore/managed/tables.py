@@ -122,7 +122,7 @@ def create_filled(
     *,
     properties: Mapping[str, str] | None = None,
 ) -> ManagedTable:
-    """Create a table that `create` staged together with its first rows, so that nobody sees it without them.
+    """Create a table that `create` staged together with its first rows. Readers never see it without them.
 
     `properties` are those of its first snapshot.
     """
@@ -217,10 +217,10 @@ def _further_folders(realm: Realm, warehouse: Warehouse, table_id: str) -> Itera
     own = folder_of(realm, warehouse, table_id)
     if warehouse.files(own).walk(at(own)):
         yield own
-    for each in places(realm.stores):
-        mine = (each.account_id, each.table_id) == (realm.account_id, table_id)
-        if mine and any(each.folder.is_within(root) for _, root in warehouse.approved):
-            yield uri_of(each.folder)
+    for place in places(realm.stores):
+        mine = (place.account_id, place.table_id) == (realm.account_id, table_id)
+        if mine and any(place.folder.is_within(root) for _, root in warehouse.approved):
+            yield uri_of(place.folder)
 
 
 def _remember(realm: Realm, table: v1.Table) -> None:
@@ -231,7 +231,7 @@ def _remember(realm: Realm, table: v1.Table) -> None:
 
 
 def drop_unused(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> bool:
-    """Delete the table if nobody has changed it since it was created without rows; return whether it was deleted."""
+    """Delete the table if it has not changed since it was created without rows. Return whether it was deleted."""
     try:
         found = managed_record(realm, table_id)
         table = found.value
@@ -242,7 +242,7 @@ def drop_unused(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> 
             return False
         unchanged = v1.Precondition(expected_version=found.meta.pointer_version)
         _drop(realm, warehouse, table, v1.DeleteTableRequest(table_id=table.resource_id, precondition=unchanged))
-    except (NotFound, Conflict):  # somebody else dropped or changed it meanwhile
+    except (NotFound, Conflict):  # another caller has dropped or changed it
         return False
     return True
 

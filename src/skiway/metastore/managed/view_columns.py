@@ -49,7 +49,7 @@ def iceberg_columns(columns: Sequence[v1.SchemaColumn]) -> Schema:
     from pyiceberg.schema import Schema
 
     numbers = count(1)
-    fields = [_field(next(numbers), each.name, _parsed_type(each.logical_type), numbers) for each in columns]
+    fields = [_field(next(numbers), column.name, _parsed_type(column.logical_type), numbers) for column in columns]
     return Schema.model_validate({"type": "struct", "schema-id": 0, "fields": fields})
 
 
@@ -137,8 +137,8 @@ def _duckdb_type(of: Any) -> str | None:
             key, value = _duckdb_type(of.key_type), _duckdb_type(of.value_type)
             return None if key is None or value is None else f"MAP({key}, {value})"
         case StructType():
-            kinds = [_duckdb_type(each.field_type) for each in of.fields]
-            names = ['"' + each.name.replace('"', '""') + '"' for each in of.fields]
+            kinds = [_duckdb_type(field.field_type) for field in of.fields]
+            names = ['"' + field.name.replace('"', '""') + '"' for field in of.fields]
             members = [f"{name} {kind}" for name, kind in zip(names, kinds, strict=True)]
             return None if not members or None in kinds else f"STRUCT({', '.join(members)})"
         case DecimalType():

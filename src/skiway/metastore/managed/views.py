@@ -248,7 +248,7 @@ def _published(
 
 def _queries(view: v1.View) -> dict[str, str]:
     """The SQL of a view by dialect."""
-    return {each.dialect: each.sql for each in view.sql_definitions}
+    return {definition.dialect: definition.sql for definition in view.sql_definitions}
 
 
 def _fill(view: v1.View, metadata: ViewMetadata, location: str) -> None:
@@ -283,8 +283,8 @@ def _fill(view: v1.View, metadata: ViewMetadata, location: str) -> None:
 def _has_columns_of(view: v1.View, schema: Schema) -> bool:
     """Whether the record has the columns of the schema, possibly with types that Iceberg lacks."""
     own = iceberg_columns(view.output_columns)
-    return [(each.name, each.field_type) for each in own.fields] == [
-        (each.name, each.field_type) for each in schema.fields
+    return [(field.name, field.field_type) for field in own.fields] == [
+        (field.name, field.field_type) for field in schema.fields
     ]
 
 
@@ -328,7 +328,7 @@ def _derived(realm: Realm, warehouse: Warehouse, view: v1.View, *, before: ViewM
 
 def _representations(view: v1.View, namespace: Sequence[str], catalog: str) -> list[dict[str, str]]:
     """The SQL in all dialects of the view; if DuckDB's is the only one, also a translation for Spark, if possible."""
-    found = {each.dialect: each.sql for each in view.sql_definitions}
+    found = {definition.dialect: definition.sql for definition in view.sql_definitions}
     if set(found) == {DUCKDB}:
         with suppress(InvalidArgument):
             found[SPARK] = spark_sql(found[DUCKDB], namespace=namespace, catalogs={catalog})
@@ -341,16 +341,16 @@ def _properties(view: v1.View) -> dict[str, str]:
 
 
 def _definitions(metadata: ViewMetadata) -> list[v1.ViewSql]:
-    found = (each.root for each in _current(metadata).representations)
+    found = (representation.root for representation in _current(metadata).representations)
     return [v1.ViewSql(sql=each.sql, dialect=each.dialect.strip().lower()) for each in found]
 
 
 def _schema(metadata: ViewMetadata) -> Schema:
-    return next(each for each in metadata.schemas if each.schema_id == _current(metadata).schema_id)
+    return next(schema for schema in metadata.schemas if schema.schema_id == _current(metadata).schema_id)
 
 
 def _current(metadata: ViewMetadata) -> ViewVersion:
-    return next(each for each in metadata.versions if each.version_id == metadata.current_version_id)
+    return next(version for version in metadata.versions if version.version_id == metadata.current_version_id)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

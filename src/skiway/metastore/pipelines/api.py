@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from skiway.errors import Conflict, InvalidArgument, SkiwayError, Unsupported
+from skiway.errors import InvalidArgument, Unsupported
 from skiway.formats.iceberg.changes.snapshots import summary_properties
 from skiway.foundation import resources
 from skiway.metastore import jobs
-from skiway.metastore.jobs.api import Turn
+from skiway.metastore.jobs.api import Schedule, Turn
 from skiway.metastore.pipelines.inputs import LakeNames, PipelineArea, bound_views
 from skiway.metastore.pipelines.lineage import read_lineage
 from skiway.metastore.pipelines.projects import Project, in_order, read_project
@@ -29,7 +28,7 @@ from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied
 from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
-from skiway.storage import ABSENT, Delete, Operation, Pointer, Put, Stores
+from skiway.storage import ABSENT, Delete, Operation, Pointer, Put
 
 CHECK_EVERY: Final = timedelta(seconds=30)
 """How often the inputs of a pipeline are compared with those of its tables, if it runs when they have changed."""
@@ -43,45 +42,31 @@ def rescheduled(realm: Realm, pipeline: v1.Pipeline) -> list[Operation]:
     if _interval(project) is None:
         return unscheduled(realm, pipeline.resource_id.id)
     key, now = keys.pipeline_schedule(realm.account_id, pipeline.resource_id.id), realm.clock()
-    found = realm.stores.pointers.get(key)
-    return [Put(key, Turn(now, now).text, expect=found.version if found else ABSENT)]
+    pointer = realm.stores.pointers.get(key)
+    return [Put(key, Turn(now, now).text, expect=pointer.version if pointer else ABSENT)]
 
 
 def unscheduled(realm: Realm, pipeline_id: str) -> list[Operation]:
     """The operations that the batch needs that deletes a pipeline."""
-    found = realm.stores.pointers.get(keys.pipeline_schedule(realm.account_id, pipeline_id))
-    return [] if found is None else [Delete(found.key, expect=found.version)]
+    pointer = realm.stores.pointers.get(keys.pipeline_schedule(realm.account_id, pipeline_id))
+    return [] if pointer is None else [Delete(pointer.key, expect=pointer.version)]
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineSchedule:
-    """The scheduled pipelines of all accounts of a store."""
+class PipelineSchedule(Schedule):
+    """The scheduled pipelines of all accounts of a store.
 
-    stores: Stores
-    realm_of: Callable[[str], Realm]
+    If a pipeline runs when an input has changed, its pointer also holds a digest of the inputs for which the last run was enqueued. So
+    a table that fails is not tried again and again.
+    """
+
     area: PipelineArea
 
-    def begin_due(self) -> list[v1.Job]:
-        """Enqueue the runs that are due, and return their jobs. A pipeline with an unfinished job is skipped."""
-        begun = [self._begin(pointer) for pointer in self.stores.pointers.scan(keys.PIPELINE_SCHEDULE)]
-        return [job for job in begun if job is not None]
+    noun = "pipeline"
+    prefix = keys.PIPELINE_SCHEDULE
 
-    def _begin(self, place: Pointer) -> v1.Job | None:
-        account_id, pipeline_id = keys.pipeline_schedule_ids(place.key)
-        realm = self.realm_of(account_id)
-        if not _turn(place).is_due(realm.clock()):
-            return None
-        try:
-            return self._begin_now(realm, place, pipeline_id)
-        except Conflict:
-            return None  # another server was faster, or the pipeline was just changed
-        except SkiwayError as error:
-            # One broken pipeline must not block the others.
-            log.warning("pipeline %s of account %s cannot be scheduled: %s", pipeline_id, account_id, error)
-            return None
-
-    def _begin_now(self, realm: Realm, place: Pointer, pipeline_id: str) -> v1.Job | None:
-        found = realm.all(PIPELINE).find(keys.pipeline(realm.account_id, pipeline_id))
+    def _begin_now(self, realm: Realm, place: Pointer, own_id: str) -> v1.Job | None:
+        found = realm.all(PIPELINE).find(keys.pipeline(realm.account_id, own_id))
         if found is None:
             self.stores.pointers.compare_and_delete(place.key, expect=place.version)
             return None
@@ -89,18 +74,14 @@ class PipelineSchedule:
         state = ""
         if project.schedule is None:
             tables = self.area.tables(realm, found.value, project.catalog)
-            state = PipelineRun(project, pipeline_id, tables).source_digest()
+            state = PipelineRun(project, own_id, tables).source_digest()
         now = realm.clock()
         following = Turn(now, now + (_interval(project) or CHECK_EVERY))
         moved = Put(place.key, f"{following.text} {state}", expect=place.version)
         if state and state == _state(place):
             self.stores.pointers.apply([moved])
             return None
-        return jobs.enqueue_pipeline_unless_active(realm, found, also=[moved])
-
-
-def _turn(place: Pointer) -> Turn:
-    return Turn.read(replace(place, blob_uri=" ".join(place.blob_uri.split(" ")[:2])))
+        return jobs.enqueue_unless_active(realm, found, also=[moved])
 
 
 def _state(place: Pointer) -> str:
@@ -133,7 +114,7 @@ def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: PipelineArea) -
     for table in in_order(project):
         decision = decisions[str(table.name)]
         action, reason = ("fail", decision) if isinstance(decision, str) else (decision.action, decision.reason)
-        reads = sorted({str(each) for each in table.reads.values()})
+        reads = sorted({str(read) for read in table.reads.values()})
         shown = v1.PlannedTable(table=str(table.name), action=action, reason=reason, reads=reads)
         if isinstance(decision, Decision):
             _show_last_refresh(shown, decision)

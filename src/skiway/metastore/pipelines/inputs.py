@@ -107,7 +107,7 @@ class Input:
             return None
         if not before.snapshot:
             return self
-        earlier = next((each for each in self.handle.snapshots() if each.id == before.snapshot), None)
+        earlier = next((snapshot for snapshot in self.handle.snapshots() if snapshot.id == before.snapshot), None)
         if earlier is None or self.snapshot is None:
             return None
         now, then = self.handle.files(self.snapshot), self.handle.files(earlier)
@@ -412,15 +412,17 @@ class _Expansion:
         """What a name in a view means: a name without a namespace is looked up along the search path of the view."""
         candidates = [TableName(path, name.name) for path in ([name.namespace] if name.namespace else searched)]
         if catalog.casefold() != self._tables.catalog.casefold():
-            candidates = [TableName((catalog, *each.namespace), each.name) for each in candidates] + candidates
-        found = next((each for each in candidates if self._tables.exists(each)), candidates[0])
+            candidates = [
+                TableName((catalog, *candidate.namespace), candidate.name) for candidate in candidates
+            ] + candidates
+        found = next((candidate for candidate in candidates if self._tables.exists(candidate)), candidates[0])
         is_own = len(found.namespace) > 1 and found.namespace[0].casefold() == self._tables.catalog.casefold()
         return TableName(found.namespace[1:], found.name) if is_own else found
 
 
 def _spark_text(view: v1.View, space: Sequence[str], catalog: str) -> str:
     """The SQL of a view for Spark; translated from that of DuckDB, if it has no other."""
-    texts = {each.dialect: each.sql for each in view.sql_definitions}
+    texts = {definition.dialect: definition.sql for definition in view.sql_definitions}
     if SPARK in texts:
         return texts[SPARK]
     if DUCKDB not in texts:
@@ -445,8 +447,8 @@ def _subquery(node: exp.Table, query: exp.Query, view: v1.View) -> exp.Subquery:
     """The query of a view in the place of its name. Its columns have the names that the view has stored for them."""
     table = other_table(node, node.this)
     alias = table.args["alias"].copy()
-    columns = [each.name for each in view.output_columns]
+    columns = [column.name for column in view.output_columns]
     if not alias.columns and not query.is_star and len(columns) == len(query.selects):
-        alias.set("columns", [exp.to_identifier(each, quoted=True) for each in columns])
+        alias.set("columns", [exp.to_identifier(column, quoted=True) for column in columns])
     others = {key: value for key, value in table.args.items() if key not in ("this", "db", "alias")}
     return exp.Subquery(this=query, alias=alias, **others)

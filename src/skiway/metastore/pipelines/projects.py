@@ -163,7 +163,7 @@ def _table_of_function(project: Project, function: PythonFunction) -> DerivedTab
         _full(project, _dotted(function.table, function.file)),
         function.file,
         function,
-        {each: _full(project, each) for each in function.reads},
+        {read: _full(project, read) for read in function.reads},
         partition_by=", ".join(function.partition_cols),
         description=function.comment,
     )
@@ -180,7 +180,7 @@ def _table(project: Project, file: str, text: str) -> DerivedTable:
         name,
         file,
         query,
-        {each: _full(project, each) for each in query.reads},
+        {read: _full(project, read) for read in query.reads},
         "full" if refresh == "full" else "incremental",
         options.get("partition_by", ""),
         options.get("description", ""),

@@ -111,12 +111,12 @@ class _Imports:
         modules, members, others = set[str](), dict[str, str](), set[str]()
         for node in ast.walk(module):
             if isinstance(node, ast.Import):
-                modules |= {each.asname or each.name for each in node.names if each.name == _MODULE}
-                others |= {each.asname or each.name.partition(".")[0] for each in node.names}
+                modules |= {alias.asname or alias.name for alias in node.names if alias.name == _MODULE}
+                others |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module == "pyspark":
-                modules |= {each.asname or each.name for each in node.names if each.name == "pipelines"}
+                modules |= {alias.asname or alias.name for alias in node.names if alias.name == "pipelines"}
             elif isinstance(node, ast.ImportFrom) and node.module == _MODULE:
-                members |= {each.asname or each.name: each.name for each in node.names}
+                members |= {alias.asname or alias.name: alias.name for alias in node.names}
         return cls(frozenset(modules), members, frozenset(others))
 
     def member(self, node: ast.expr) -> str:
@@ -200,7 +200,7 @@ class _Uses:
         return cls(
             frozenset(node.id for node in nodes if isinstance(node, ast.Name)),
             _tables(calls, imports, file),
-            any(_called(each) in CHANGING_FUNCTIONS for each in calls),
+            any(_called(call) in CHANGING_FUNCTIONS for call in calls),
         )
 
 
@@ -230,7 +230,7 @@ def _tables(calls: Iterable[ast.Call], imports: _Imports, file: str) -> dict[str
             continue
         if _dotted(call.func.value).partition(".")[0] in imports.others:
             continue  # a function of a module, such as pyarrow.table
-        given = [*call.args, *(each.value for each in call.keywords if each.arg == "tableName")]
+        given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "tableName")]
         if len(given) != 1 or not isinstance(given[0], ast.Constant) or not isinstance(given[0].value, str):
             _invalid(
                 file,

@@ -365,7 +365,7 @@ def _lineage(decision: Decision, columns: Sequence[str]) -> dict[str, dict[Table
 
 
 def _shape(columns: pa.Schema) -> list[tuple[str, str]]:
-    return [(each.name, str(each.type)) for each in columns]
+    return [(column.name, str(column.type)) for column in columns]
 
 
 def _check_position(metadata: TableMetadata, stored: StoredPosition) -> None:

@@ -281,7 +281,7 @@ class Query:
         tree = self.tree.copy()
         for node in [each for each in tree.find_all(exp.Table) if not _is_local(each)]:
             node.replace(made(node, _name(node)))
-        qualified = {(each.namespace[-1].casefold(), each.name.casefold()) for each in self.reads if each.namespace}
+        qualified = {(read.namespace[-1].casefold(), read.name.casefold()) for read in self.reads if read.namespace}
         for column in tree.find_all(exp.Column):
             if (column.db.casefold(), column.table.casefold()) in qualified:
                 column.set("db", None)
@@ -348,5 +348,5 @@ def _cte_name(node: exp.CTE) -> str:
 
 
 def _name(node: exp.Table) -> TableName:
-    parts = [each.name for each in node.parts]
+    parts = [part.name for part in node.parts]
     return TableName(tuple(parts[:-1]), parts[-1])

@@ -239,7 +239,7 @@ class FileFacts:
 
     def _partition(self, name: str) -> pa.Array | None:
         """The values of a column with an identity partition, whose field has the column's name."""
-        fields = {each.name for each in self._spec.fields if each.transform == "identity"}
+        fields = {field.name for field in self._spec.fields if field.transform == "identity"}
         if name not in fields:
             return None
         specs = self.files["partition_spec_id"].to_pylist()
@@ -269,7 +269,7 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The effect of a predicate: the data files that it removed of those that were left, or why it could not be used."""
+    """The effect of a predicate: how many more data files it removed, or why it could not be used."""
 
     predicate: v1.Predicate
     removed: int
@@ -362,16 +362,6 @@ def _mask(results: pa.Array) -> Mask:
     return np.asarray(pc.fill_null(results, True))
 
 
-def _equal(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
-    """Files in which one of the values is within the bounds.
-
-    Of very many values only the minimum and maximum are compared.
-    """
-    if len(literals) > MOST_VALUES:
-        return _between(column, literals)
-    return _any(column, literals, lambda value: _at_least(column, value) & _at_most(column, value))
-
-
 def _at_least(column: ColumnFacts, value: pa.Scalar) -> Mask:
     return _mask(pc.greater_equal(column.max, value))
 
@@ -380,40 +370,31 @@ def _at_most(column: ColumnFacts, value: pa.Scalar) -> Mask:
     return _mask(pc.less_equal(column.min, value))
 
 
-def _less(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
-    return _any(column, literals, lambda value: _mask(pc.less(column.min, value)))
+def _differs(column: ColumnFacts, value: pa.Scalar) -> Mask:
+    return _mask(pc.or_(pc.not_equal(column.min, value), pc.not_equal(column.max, value)))
 
 
-def _less_equal(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
-    return _any(column, literals, lambda value: _at_most(column, value))
+def _within(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
+    """Files in which one of the values is within the bounds.
 
-
-def _greater(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
-    return _any(column, literals, lambda value: _mask(pc.greater(column.max, value))) | _has_nan(column)
-
-
-def _greater_equal(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
-    return _any(column, literals, lambda value: _at_least(column, value)) | _has_nan(column)
+    Of very many values only the minimum and maximum are compared.
+    """
+    if len(literals) > MOST_VALUES:
+        return _between(column, literals)
+    return _any(column, literals, lambda column, value: _at_least(column, value) & _at_most(column, value))
 
 
 def _between(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
     ends = pc.min_max(pa.array(literals, literals[0].type))  # whichever comes first
-    above = _any(column, [ends["min"]], lambda value: _at_least(column, value))
-    return above & _any(column, [ends["max"]], lambda value: _at_most(column, value))
+    return _any(column, [ends["min"]], _at_least) & _any(column, [ends["max"]], _at_most)
 
 
-def _not_equal(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
-    def differs(value: pa.Scalar) -> Mask:
-        return _mask(pc.or_(pc.not_equal(column.min, value), pc.not_equal(column.max, value)))
-
-    return _any(column, literals, differs) | _has_nan(column)
-
-
-def _any(column: ColumnFacts, literals: Sequence[pa.Scalar], test: Callable[[pa.Scalar], Mask]) -> Mask:
+def _any(column: ColumnFacts, literals: Sequence[pa.Scalar], test: Callable[[ColumnFacts, pa.Scalar], Mask]) -> Mask:
     """Files for which the test holds for one of the values, or for one that an engine may compare instead."""
     assert column.type is not None
-    tested = [test(each) for value in literals for each in column.type.around(value)]
-    possible: Mask = np.logical_or.reduce(tested)
+    possible: Mask = np.logical_or.reduce(
+        [test(column, value) for literal in literals for value in column.type.around(literal)]
+    )
     return possible
 
 
@@ -426,13 +407,15 @@ def _has_nan(column: ColumnFacts) -> Mask:
 
 
 _TESTS: Final[dict[int, Callable[[ColumnFacts, Sequence[pa.Scalar]], Mask]]] = {
-    v1.PO_EQ: _equal,
-    v1.PO_IN: _equal,
-    v1.PO_NEQ: _not_equal,
-    v1.PO_LT: _less,
-    v1.PO_LTE: _less_equal,
-    v1.PO_GT: _greater,
-    v1.PO_GTE: _greater_equal,
+    v1.PO_EQ: _within,
+    v1.PO_IN: _within,
+    v1.PO_NEQ: lambda column, literals: _any(column, literals, _differs) | _has_nan(column),
+    v1.PO_LT: lambda column, literals: _any(column, literals, lambda c, value: _mask(pc.less(c.min, value))),
+    v1.PO_LTE: lambda column, literals: _any(column, literals, _at_most),
+    v1.PO_GT: lambda column, literals: (
+        _any(column, literals, lambda c, value: _mask(pc.greater(c.max, value))) | _has_nan(column)
+    ),
+    v1.PO_GTE: lambda column, literals: _any(column, literals, _at_least) | _has_nan(column),
     v1.PO_BETWEEN: _between,
 }
 _ONE: Final = (1,)

@@ -103,7 +103,7 @@ def fetch(
 
 
 def _check_predicates(request: v1.FetchScanBundleRequest) -> None:
-    values = sum(len(each.values) for each in request.predicates)
+    values = sum(len(predicate.values) for predicate in request.predicates)
     longest = max((len(text) for each in request.predicates for text in each.values), default=0)
     if len(request.predicates) > MAX_PREDICATES or values > MAX_VALUES or longest > MAX_TEXT:
         raise LimitExceeded(
@@ -196,7 +196,7 @@ class _FileMessages:
                 yield self._file(stats)
 
     def _file(self, stats: v1.FileColumnStats) -> v1.ScanFile:
-        named = ((each, self._names.get(each.column_id, each.column_name)) for each in stats.columns)
+        named = ((column, self._names.get(column.column_id, column.column_name)) for column in stats.columns)
         columns = [
             renamed(each, {each.column_id: name})
             for each, name in named
@@ -270,32 +270,32 @@ def add_plan(realm: Realm, table_id: str, plan: ScanPlan) -> str:
     key = keys.scan_plan(realm.account_id, table_id, realm.caller, plan_id)
     realm.stores.pointers.apply([Put(key, text, expect=ABSENT, expires_at=now + PLANS_KEPT)])
     prefix = keys.scan_plan(realm.account_id, table_id, realm.caller)
-    for each in realm.stores.pointers.page(prefix, size=2 * MAX_PLANS).items[:-MAX_PLANS]:
+    for pointer in realm.stores.pointers.page(prefix, size=2 * MAX_PLANS).items[:-MAX_PLANS]:
         with suppress(Conflict, NotFound):  # another server was first
-            realm.stores.pointers.apply([Delete(each.key, expect=each.version)])
+            realm.stores.pointers.apply([Delete(pointer.key, expect=pointer.version)])
     return plan_id
 
 
 def find_plan(realm: Realm, table_id: str, plan_id: str) -> ScanPlan:
     """The caller's plan with this id; raises `NotFound`."""
-    found = (
+    pointer = (
         realm.stores.pointers.get(keys.scan_plan(realm.account_id, table_id, realm.caller, plan_id))
         if plan_id
         else None
     )
-    if found is None:
+    if pointer is None:
         raise _missing_plan(plan_id)
-    return msgspec.json.decode(found.blob_uri, type=ScanPlan)
+    return msgspec.json.decode(pointer.blob_uri, type=ScanPlan)
 
 
 def cancel_plan(realm: Realm, table_id: str, plan_id: str) -> None:
     """Forget the caller's plan with this id; raises `NotFound`."""
     key = keys.scan_plan(realm.account_id, table_id, realm.caller, plan_id)
-    found = realm.stores.pointers.get(key) if plan_id else None
-    if found is None:
+    pointer = realm.stores.pointers.get(key) if plan_id else None
+    if pointer is None:
         raise _missing_plan(plan_id)
     with suppress(Conflict, NotFound):
-        realm.stores.pointers.apply([Delete(key, expect=found.version)])
+        realm.stores.pointers.apply([Delete(key, expect=pointer.version)])
 
 
 def _missing_plan(plan_id: str) -> NotFound:

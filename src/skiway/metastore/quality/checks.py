@@ -38,14 +38,14 @@ def list_results(realm: Realm, request: v1.ListRuleResultsRequest) -> v1.ListRul
     """Return the stored results of a rule, newest first."""
     rule_id = local_id(realm, request.rule_id, v1.RK_RULE, field="rule_id")
     rule = require(realm, rule_id).value
-    found = realm.all(RULE_RESULTS).find(keys.rule_results(realm.account_id, rule.resource_id.id))
-    return v1.ListRuleResultsResponse(results=found.value.results if found else ())
+    results = realm.all(RULE_RESULTS).find(keys.rule_results(realm.account_id, rule.resource_id.id))
+    return v1.ListRuleResultsResponse(results=results.value.results if results else ())
 
 
 def store_result(
     realm: Realm, rule: Stored[v1.QualityRule], verdict: Verdict, *, snapshot_id: int | None, job_id: str = ""
 ) -> v1.RuleResult | None:
-    """Store a result. It replaces one of the same rule for the same snapshot. None if the rule was changed or deleted meanwhile."""
+    """Store a result. It replaces an earlier result for the same snapshot. Return None if the rule was changed or deleted."""
     result = v1.RuleResult(
         status=v1.RST_UNKNOWN if verdict.status is None else verdict.status,
         method=verdict.method,
@@ -122,7 +122,7 @@ def check(realm: Realm, request: v1.CheckRulesRequest) -> v1.CheckRulesResponse:
     table = hierarchy.table(realm, request.table_id).value
     realm.require("table.write", table)
     chosen = rules.of_table(realm, table.resource_id.id)
-    wanted = {local_id(realm, each, v1.RK_RULE, field="rule_ids") for each in request.rule_ids}
+    wanted = {local_id(realm, rule_id, v1.RK_RULE, field="rule_ids") for rule_id in request.rule_ids}
     unknown = wanted - {each.value.resource_id.id for each in chosen}
     if unknown:
         found, wanted_text = min(unknown), f"table {table.display_name} has no such rule"
@@ -133,7 +133,7 @@ def check(realm: Realm, request: v1.CheckRulesRequest) -> v1.CheckRulesResponse:
 
 
 def get_check(realm: Realm, request: v1.GetCheckRequest) -> v1.GetCheckResponse:
-    """The job, if it checks rules of this table. Callers whom policies restrict do not get it."""
+    """The job, if it checks rules of this table. Callers who are restricted by policies do not get it."""
     table = hierarchy.table(realm, request.table_id).value
     realm.require_unrestricted(table)
     found = jobs.get(realm, v1.GetReconcileJobRequest(job_id=request.job_id)).job
@@ -178,7 +178,7 @@ def _explained(verdict: Verdict, job_id: str) -> Verdict:
 def check_rows(realm: Realm, job: v1.Job, measure: Measure) -> int:
     """Decide the rules of a job from the rows of the current snapshot, and return how many rules that were.
 
-    Checks of later snapshots join a job that has not ended. So if the snapshot changes meanwhile, the new one is read, too.
+    Checks of later snapshots join a job that has not ended. So if the snapshot changes before it ends, the new one is read, too.
     """
     wanted = set(job.quality.rule_ids)
     for _ in range(REPEATS):
@@ -232,9 +232,9 @@ def check_metadata(
 
     def visit(account_id: str, pointer: Pointer) -> None:
         realm = realm_of(account_id)
-        found = realm.all(RULE).entry(pointer)
-        if found is not None and found.value.check.WhichOneof("check") in METADATA_KINDS:
-            _check_one(realm, found)
+        rule = realm.all(RULE).entry(pointer)
+        if rule is not None and rule.value.check.WhichOneof("check") in METADATA_KINDS:
+            _check_one(realm, rule)
 
     return Checked(*visit_accounts(stores, keys.rule, visit, size=size, token=token))
 

@@ -63,7 +63,7 @@ def column_types(schema_json: str) -> dict[str, str]:
     """The types of the columns by name, as in Iceberg's JSON format; nested types are JSON."""
     try:
         fields = json.loads(schema_json)["fields"]
-        return {str(each["name"]): _text(each["type"]) for each in fields}
+        return {str(field["name"]): _text(field["type"]) for field in fields}
     except (ValueError, TypeError, LookupError):
         return {}
 

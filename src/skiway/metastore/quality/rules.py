@@ -70,8 +70,8 @@ def _checked(realm: Realm, rule: v1.QualityRule) -> v1.CheckedRule:
 
 def newest_result(realm: Realm, rule_id: str) -> v1.RuleResult | None:
     """The newest result of a rule that the caller may see."""
-    found = realm.all(RULE_RESULTS).entry(realm.stores.pointers.get(keys.rule_results(realm.account_id, rule_id)))
-    return found.value.results[0] if found is not None and found.value.results else None
+    results = realm.all(RULE_RESULTS).entry(realm.stores.pointers.get(keys.rule_results(realm.account_id, rule_id)))
+    return results.value.results[0] if results is not None and results.value.results else None
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ def _check_schema(given: v1.SchemaCheck, types: Mapping[str, str], table: v1.Tab
                 "check.schema.columns", "empty", f"table {table.display_name} has no columns yet: name them"
             )
         given.columns.extend(v1.ExpectedColumn(name=name, type=each) for name, each in types.items())
-    names = [each.name for each in given.columns]
-    if len(set(names)) < len(names) or not all(each.name and each.type for each in given.columns):
+    names = [column.name for column in given.columns]
+    if len(set(names)) < len(names) or not all(column.name and column.type for column in given.columns):
         raise invalid_field("check.schema.columns", _some(names), "give each column once, with its type")
 
 

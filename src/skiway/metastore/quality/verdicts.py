@@ -295,7 +295,7 @@ def _unique(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
 
 
 def _schema(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
-    expected = {each.name: each.type for each in check.schema.columns}
+    expected = {column.name: column.type for column in check.schema.columns}
     removed = [f"{name} is missing" for name in expected if name not in facts.schema]
     changed = [
         f"{name} is {facts.schema[name]} instead of {type_}"

@@ -1,7 +1,7 @@
 """Queries: leases that keep the snapshots a query reads until it ends.
 
-The calls of `QueryService` are exported here. `inputs` resolves names, `pins` fixes snapshots, `leases` stores them, and
-`transaction_leases` stores those of transactions.
+The calls of `QueryService` are exported here. `pins` resolves names and fixes snapshots, and `leases` stores the leases of queries and
+transactions.
 """
 
 from skiway.metastore.queries.leases import (

@@ -110,7 +110,7 @@ def get(realm: Realm, request: v1.GetQueryRequest, *, rules: QueryRules = RULES)
 def scan(realm: Realm) -> Iterator[v1.QueryDescriptor]:
     """All active queries of the caller; for administrators, those of the whole account."""
     now = realm.clock()
-    found = (each.value.descriptor for each in realm.all(LEASE).entries(keys.lease_active(realm.account_id)))
+    found = (entry.value.descriptor for entry in realm.all(LEASE).entries(keys.lease_active(realm.account_id)))
     return (each for each in found if _is_own(realm, each) and each.expires_at.ToDatetime(UTC) > now)
 
 
@@ -201,10 +201,10 @@ def _latest(lease: v1.QueryLease, other: datetime) -> datetime:
 
 def find(realm: Realm, query_id: str) -> Stored[v1.QueryLease]:
     """The lease as stored, which may be active although its time is over."""
-    found = realm.all(LEASE).find(keys.lease(realm.account_id, query_id))
-    if found is None:
+    lease = realm.all(LEASE).find(keys.lease(realm.account_id, query_id))
+    if lease is None:
         raise _missing(query_id)
-    return found
+    return lease
 
 
 def amended(
@@ -319,8 +319,8 @@ def use_in_transaction(realm: Realm, used: TransactionUse, *, rules: QueryRules 
         except (AlreadyExists, LimitExceeded):  # another server has just stored it, or there are too many
             return
         lease = v1.QueryLease()
-    known = {(each.table_id.id, each.snapshot_id) for each in lease.tables}
-    new = [_pinned(realm, *each) for each in used.snapshots if each not in known]
+    known = {(table.table_id.id, table.snapshot_id) for table in lease.tables}
+    new = [_pinned(realm, *snapshot) for snapshot in used.snapshots if snapshot not in known]
     # The pins first: a lease must never name what is not held.
     pinning.hold(realm, used.transaction_id, pinning.pinned_uris(new), until=used.until)
 
@@ -329,7 +329,7 @@ def use_in_transaction(realm: Realm, used: TransactionUse, *, rules: QueryRules 
         query = lease.descriptor
         query.last_used_at.CopyFrom(realm.now())
         query.statements = max(query.statements, used.statements)
-        names = {(each.table_id.id, each.snapshot_id) for each in lease.tables}
+        names = {(table.table_id.id, table.snapshot_id) for table in lease.tables}
         added = [each for each in new if (each.table_id.id, each.snapshot_id) not in names]
         lease.tables.extend(added)
         query.snapshots.pins.extend(
@@ -378,7 +378,7 @@ def _pinned(realm: Realm, table_id: str, snapshot_id: int) -> v1.PinnedTable:
     snapshot = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, snapshot_id))
     try:
         table = hierarchy.table(realm, resource_id(realm, table_id, v1.RK_TABLE))
-    except NotFound:  # dropped meanwhile
+    except NotFound:  # dropped in the meantime
         table = None
     if table is None or snapshot is None:
         return v1.PinnedTable(table_id=resource_id(realm, table_id, v1.RK_TABLE), snapshot_id=snapshot_id)

@@ -130,7 +130,7 @@ def _unresolved(name: v1.NameRef) -> NotFound:
 
 def _canonical_sql(view: v1.View) -> str:
     """The SQL for DuckDB, or the first one."""
-    texts = {each.dialect: each.sql for each in reversed(view.sql_definitions)}
+    texts = {definition.dialect: definition.sql for definition in reversed(view.sql_definitions)}
     return texts.get("duckdb", view.sql_definitions[0].sql if view.sql_definitions else "")
 
 
@@ -159,7 +159,7 @@ def release(realm: Realm, query_id: str, uris: Sequence[str]) -> None:
 
 def are_unchanged(realm: Realm, pointers: Iterable[Pointer]) -> bool:
     """Whether all these pointers are as they were read."""
-    return all(realm.stores.pointers.get(each.key) == each for each in pointers)
+    return all(realm.stores.pointers.get(pointer.key) == pointer for pointer in pointers)
 
 
 def is_pinned(stores: Stores, uri: str) -> bool:

@@ -254,9 +254,9 @@ class Mirror:
             if pointer is not None and stored_id(pointer) == snapshot_id:
                 return False
             key = keys.snapshot(self.realm.account_id, table_id.id, snapshot_id)
-            found = self.realm.all(SNAPSHOT).require(key, name=str(snapshot_id))
+            snapshot = self.realm.all(SNAPSHOT).require(key, name=str(snapshot_id))
             table = hierarchy.table(self.realm, table_id)
-            batch: list[Operation] = [Check(key, expect=found.pointer.version)]
+            batch: list[Operation] = [Check(key, expect=snapshot.pointer.version)]
             batch.append(Check(table.pointer.key, expect=table.pointer.version))  # orders its events
             batch.append(current_put(self.realm, table_id.id, snapshot_id, before=pointer))
             apply_batch(self.realm, batch, what=f"the current snapshot of table {table_id.id}")
@@ -323,8 +323,8 @@ class MirrorTarget:
 
     def existing(self, realm: Realm, catalog_id: v1.ResourceId) -> v1.ResourceId | None:
         """The id of the destination namespace, if it exists."""
-        found = namespaces.lookup(realm, catalog_id, self.namespace)
-        return None if found is None else found.resource_id
+        namespace = namespaces.lookup(realm, catalog_id, self.namespace)
+        return None if namespace is None else namespace.resource_id
 
 
 @dataclass(slots=True)
@@ -391,12 +391,12 @@ class Destinations:
         to = self.connector.destination
         if to.HasField("table_id"):
             key = keys.table(self.realm.account_id, to.table_id.id)
-            found = self.realm.all(TABLE).find(key)
-            return found.value.display_name if found else ""
+            table = self.realm.all(TABLE).find(key)
+            return table.value.display_name if table else ""
         return to.table_display_name
 
     def _in_scope(self, target: MirrorTarget) -> bool:
-        paths = [tuple(each.segments) for each in self.scope.namespaces]
+        paths = [tuple(namespace.segments) for namespace in self.scope.namespaces]
         return (not paths or target.namespace in paths) and self.scope.table in ("", target.name)
 
     @property
@@ -405,7 +405,7 @@ class Destinations:
 
     def _nothing(self, what: str, key: str) -> NotFound:
         name = self.connector.display_name
-        names = [dotted(each.segments) for each in self.scope.namespaces] + [self.scope.table]
+        names = [dotted(namespace.segments) for namespace in self.scope.namespaces] + [self.scope.table]
         requested = ", ".join(filter(None, names))
         return NotFound(
             f"{what} (connector {name}{f', requested: {requested}' if requested else ''}): check names and filters",
@@ -427,7 +427,7 @@ def store_destination_ids(realm: Realm, connector: v1.Connector, destinations: D
 
     def edit(record: v1.Connector) -> None:
         if record.destination != connector.destination:
-            return  # changed meanwhile: the ids belong to the old destination
+            return  # changed in the meantime: the ids belong to the old destination
         record.destination.namespace_id.CopyFrom(namespace.resource_id)
         record.destination.ClearField("namespace")
         if table_id is not None:

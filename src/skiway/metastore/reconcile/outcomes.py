@@ -100,7 +100,7 @@ class Stages:
     @property
     def now(self) -> Stage:
         """The progress as jobs store it."""
-        done, total = (_sum(each[place] for each in self._files.values()) for place in (0, 1))
+        done, total = (_sum(file[place] for file in self._files.values()) for place in (0, 1))
         return Stage(self.mode, self.total, self._done, tuple(self._busy), total, done)
 
 

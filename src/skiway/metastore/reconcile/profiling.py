@@ -175,10 +175,10 @@ def _lacks(realm: Realm, table_id: str, snapshot: Snapshot, *, handle: TableHand
 
 
 MOST_COMMITS: Final = 200
-"""After so many commits a table is profiled, however few rows they changed."""
+"""A table is profiled after this number of commits, however few rows they changed."""
 
 PATIENCE: Final = 10
-"""A table that changes all the time is profiled after so many delays."""
+"""A table that changes all the time is profiled after this number of delays."""
 
 REMEMBERED: Final = timedelta(days=7)
 """For how long a table is not tried again whose profile failed."""
@@ -226,9 +226,9 @@ def start_profiles(
 
     def visit(account_id: str, pointer: Pointer) -> None:
         realm = realm_of(account_id)
-        found = realm.all(TABLE).follow(pointer)
-        if found is not None and found.value.metadata_location:
-            job = _started(realm, warehouse, found, rules)
+        table = realm.all(TABLE).follow(pointer)
+        if table is not None and table.value.metadata_location:
+            job = _started(realm, warehouse, table, rules)
             started.extend([] if job is None else [job])
 
     looked_at, next_token = visit_accounts(stores, keys.table, visit, size=size, token=token)
@@ -265,7 +265,7 @@ def _started_by(realm: Realm, warehouse: Warehouse, table: Stored[v1.Table], rul
         expect=ABSENT if tried is None else tried.version,
         expires_at=realm.clock() + REMEMBERED,
     )
-    return jobs.enqueue_profile_unless_active(realm, table, also=[now])
+    return jobs.enqueue_unless_active(realm, table, also=[now])
 
 
 def _is_profiled(realm: Realm, table_id: str, snapshot_id: int) -> bool:

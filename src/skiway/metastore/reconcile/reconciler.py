@@ -223,11 +223,11 @@ def capture(realm: Realm, request: v1.SyncCaptureRequest, *, reconciler: Reconci
 
 def _active(realm: Realm, given: v1.ResourceId) -> v1.Connector:
     connector_id = local_id(realm, given, v1.RK_CONNECTOR, field="connector_id")
-    found = realm.by_id(CONNECTOR, connector_id).value
-    if found.state != v1.CS_ACTIVE:
-        state = v1.ConnectorState.Name(found.state).removeprefix("CS_").lower()
-        raise failure(PreconditionFailed, "connector.not.active", name=found.display_name, state=state)
-    return found
+    connector = realm.by_id(CONNECTOR, connector_id).value
+    if connector.state != v1.CS_ACTIVE:
+        state = v1.ConnectorState.Name(connector.state).removeprefix("CS_").lower()
+        raise failure(PreconditionFailed, "connector.not.active", name=connector.display_name, state=state)
+    return connector
 
 
 @dataclass(slots=True)
@@ -375,11 +375,11 @@ class _Pass:
 
     def _just_created(self, namespace_id: v1.ResourceId, target: MirrorTarget) -> v1.Table | None:
         """The record of a table that this pass has created, after it listed the namespace."""
-        found = tables.find(self.realm, namespace_id.id, target.name)
-        if found is None or found.upstream.connector_id.id != self.connector.resource_id.id:
+        table = tables.find(self.realm, namespace_id.id, target.name)
+        if table is None or table.upstream.connector_id.id != self.connector.resource_id.id:
             return None
-        name = TableName(tuple(found.upstream.namespace_path), found.upstream.table_display_name)
-        return found if name == target.source else None
+        name = TableName(tuple(table.upstream.namespace_path), table.upstream.table_display_name)
+        return table if name == target.source else None
 
     def _mirror_readable(self, source: Source, target: MirrorTarget) -> bool:
         handle = source.load(target.source.namespace, target.source.name)
@@ -434,7 +434,7 @@ class _Pass:
         try:
             return None if found is None else hierarchy.table(self.realm, found.resource_id).value
         except NotFound:
-            return None  # somebody has dropped it since
+            return None  # it was dropped in the meantime
 
     # --- the second pass ----------------------------------------------------------------------------------------------
 

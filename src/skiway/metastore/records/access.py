@@ -236,7 +236,7 @@ class AccessDecision:
                 continue
             place = self._place_of(object_id, kinds[object_id])
             if place is None:
-                continue  # deleted meanwhile
+                continue  # deleted in the meantime
             if kinds[object_id] == v1.RK_NAMESPACE:
                 reach.namespaces[place] = privilege
             else:
@@ -285,7 +285,7 @@ class AccessDecision:
             ):
                 return self._on(on.table_id.id, v1.RK_TABLE)
             case v1.QueryLease():
-                return min((self._on(each.table_id.id, v1.RK_TABLE) for each in on.tables), default=v1.PV_READ)
+                return min((self._on(table.table_id.id, v1.RK_TABLE) for table in on.tables), default=v1.PV_READ)
             case v1.Grant():
                 return self._on(on.object_id.id, on.object_id.kind)
         raise TypeError(f"grants do not apply to {type(on).__name__}")
@@ -327,7 +327,7 @@ class ObjectGuard:
 
     @property
     def allows_unreadable(self) -> bool:
-        """Grants are about objects, and nobody knows which one it is."""
+        """Grants are about objects, and it is unknown which one this is."""
         return False
 
     def sees(self, value: Message) -> bool:

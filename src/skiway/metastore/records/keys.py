@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import unquote
 
 from skiway.metastore.records.names import encoded, folded
@@ -106,16 +106,27 @@ def account_name(name: str = "") -> str:
 # --- catalogs, namespaces, tables and views ---------------------------------------------------------------------------
 
 
-def catalog(account_id: str, catalog_id: str = "") -> str:
-    return f"{of_account(account_id)}catalogs/by-id/{encoded(catalog_id)}"
+class _Key(Protocol):
+    def __call__(self, account_id: str, name: str = "", /) -> str: ...
 
 
-def catalog_name(account_id: str, name: str = "") -> str:
-    return f"{of_account(account_id)}catalogs/by-name/{encoded(name)}"
+def _in_account(folder: str) -> _Key:
+    """The keys in a folder of an account, by id or name."""
+    return lambda account_id, name="": f"{of_account(account_id)}{folder}/{encoded(name)}"
 
 
-def namespace(account_id: str, namespace_id: str = "") -> str:
-    return f"{of_account(account_id)}namespaces/by-id/{encoded(namespace_id)}"
+catalog, catalog_name = _in_account("catalogs/by-id"), _in_account("catalogs/by-name")
+namespace = _in_account("namespaces/by-id")
+table, view = _in_account("tables/by-id"), _in_account("views/by-id")
+policy, policy_name = _in_account("policies/by-id"), _in_account("policies/by-name")
+rule, rule_name = _in_account("rules/by-id"), _in_account("rules/by-name")
+pipeline, pipeline_name = _in_account("pipelines/by-id"), _in_account("pipelines/by-name")
+connector, connector_name = _in_account("connectors/by-id"), _in_account("connectors/by-name")
+webhook, webhook_name = _in_account("webhooks/by-id"), _in_account("webhooks/by-name")
+rule_results = _in_account("rule-results/by-rule")
+job_log = _in_account("job-logs/by-job")
+column_tags = _in_account("column-tags/by-table")
+"""The tags of the columns of a table. They stay when the table is dropped, because it can be restored."""
 
 
 def namespace_path(account_id: str, catalog_id: str, path: Sequence[str] = ()) -> str:
@@ -139,34 +150,24 @@ def namespace_fold(account_id: str, catalog_id: str, path: Sequence[str]) -> str
     return "/".join((base, *(encoded(folded(segment)) for segment in path)))
 
 
-def table(account_id: str, table_id: str = "") -> str:
-    return f"{of_account(account_id)}tables/by-id/{encoded(table_id)}"
+class _RelationKey(Protocol):
+    def __call__(self, account_id: str, namespace_id: str, name: str = "", /) -> str: ...
 
 
-def table_name(account_id: str, namespace_id: str, name: str = "") -> str:
-    return f"{_in_namespace(account_id, namespace_id)}tables/by-name/{encoded(name)}"
+def _in_namespace(folder: str) -> _RelationKey:
+    """The keys by name in a namespace."""
+    return lambda account_id, namespace_id, name="": (
+        f"{of_account(account_id)}namespaces/{encoded(namespace_id)}/{folder}/by-name/{encoded(name)}"
+    )
 
 
-def view(account_id: str, view_id: str = "") -> str:
-    return f"{of_account(account_id)}views/by-id/{encoded(view_id)}"
-
-
-def view_name(account_id: str, namespace_id: str, name: str = "") -> str:
-    return f"{_in_namespace(account_id, namespace_id)}views/by-name/{encoded(name)}"
-
-
-def relation_name(account_id: str, namespace_id: str, name: str = "") -> str:
-    """Tables and views share one set of names: both reserve this key."""
-    return f"{_in_namespace(account_id, namespace_id)}relations/by-name/{encoded(name)}"
+table_name, view_name, relation_name = map(_in_namespace, ("tables", "views", "relations"))
+"""Tables and views share one set of names: both also reserve the key of a relation."""
 
 
 def is_relation_name(key: str) -> bool:
     """Whether this is the key that tables and views share."""
     return "/relations/" in key
-
-
-def _in_namespace(account_id: str, namespace_id: str) -> str:
-    return f"{of_account(account_id)}namespaces/{encoded(namespace_id)}/"
 
 
 # --- grants ----------------------------------------------------------------------------------------------------------
@@ -188,41 +189,12 @@ def grant_of(account_id: str, grantee: str, object_id: str = "") -> str:
     return f"{of_account(account_id)}grants/by-grantee/{encoded(grantee)}/{encoded(object_id)}"
 
 
-# --- policies ---------------------------------------------------------------------------------------------------------
-
-
-def policy(account_id: str, policy_id: str = "") -> str:
-    return f"{of_account(account_id)}policies/by-id/{encoded(policy_id)}"
-
-
-def policy_name(account_id: str, name: str = "") -> str:
-    return f"{of_account(account_id)}policies/by-name/{encoded(name)}"
-
-
-def column_tags(account_id: str, table_id: str = "") -> str:
-    """The tags of a table's columns, or the prefix of all. They stay when the table is dropped, because it can be restored."""
-    return f"{of_account(account_id)}column-tags/by-table/{encoded(table_id)}"
-
-
 # --- quality rules ----------------------------------------------------------------------------------------------------
-
-
-def rule(account_id: str, rule_id: str = "") -> str:
-    return f"{of_account(account_id)}rules/by-id/{encoded(rule_id)}"
-
-
-def rule_name(account_id: str, name: str = "") -> str:
-    return f"{of_account(account_id)}rules/by-name/{encoded(name)}"
 
 
 def rule_of_table(account_id: str, table_id: str, name: str = "") -> str:
     """The rules of a table, by name. They stay when the table is dropped, because it can be restored."""
     return f"{of_account(account_id)}rules/by-table/{encoded(table_id)}/{encoded(name)}"
-
-
-def rule_results(account_id: str, rule_id: str = "") -> str:
-    """The stored results of a rule."""
-    return f"{of_account(account_id)}rule-results/by-rule/{encoded(rule_id)}"
 
 
 def rule_status(account_id: str, status: str, table_id: str = "", rule_id: str = "", name: str = "") -> str:
@@ -354,34 +326,12 @@ def scan_plan(account_id: str, table_id: str, caller: str, plan_id: str = "") ->
 # --- pipelines --------------------------------------------------------------------------------------------------------
 
 
-def pipeline(account_id: str, pipeline_id: str = "") -> str:
-    return f"{of_account(account_id)}pipelines/by-id/{encoded(pipeline_id)}"
-
-
-def pipeline_name(account_id: str, name: str = "") -> str:
-    return f"{of_account(account_id)}pipelines/by-name/{encoded(name)}"
-
-
 def pipeline_schedule(account_id: str, pipeline_id: str) -> str:
     """Holds when a pipeline is due, not a blob's address."""
     return f"{PIPELINE_SCHEDULE}{encoded(account_id)}/{encoded(pipeline_id)}"
 
 
-def pipeline_schedule_ids(key: str) -> tuple[str, str]:
-    """The ids of account and pipeline in a key of the schedule."""
-    account_id, pipeline_id = map(unquote, key.removeprefix(PIPELINE_SCHEDULE).split("/"))
-    return account_id, pipeline_id
-
-
 # --- connectors and jobs ----------------------------------------------------------------------------------------------
-
-
-def connector(account_id: str, connector_id: str) -> str:
-    return f"{of_account(account_id)}connectors/by-id/{encoded(connector_id)}"
-
-
-def connector_name(account_id: str, name: str = "") -> str:
-    return f"{of_account(account_id)}connectors/by-name/{encoded(name)}"
 
 
 def secret(account_id: str, connector_id: str, secret_id: str = "") -> str:
@@ -405,10 +355,10 @@ def schedule(account_id: str, connector_id: str) -> str:
     return f"{SCHEDULE}{encoded(account_id)}/{encoded(connector_id)}"
 
 
-def schedule_ids(key: str) -> tuple[str, str]:
-    """The ids of account and connector in a key of the schedule."""
-    account_id, connector_id = map(unquote, key.removeprefix(SCHEDULE).split("/"))
-    return account_id, connector_id
+def scheduled_ids(prefix: str, key: str) -> tuple[str, str]:
+    """The ids of account and resource in a key of a schedule, which starts with `prefix`."""
+    account_id, own_id = map(unquote, key.removeprefix(prefix).split("/"))
+    return account_id, own_id
 
 
 def job(account_id: str, job_id: str = "") -> str:
@@ -432,11 +382,6 @@ def job_listing(
     whose = f"of-connector/{encoded(connector_id)}" if connector_id else "all"
     prefix = f"{of_account(account_id)}jobs/{whose}/{state or 'any'}/"
     return prefix if created_micros is None else f"{prefix}{MAX - created_micros:019d}-{encoded(job_id)}"
-
-
-def job_log(account_id: str, job_id: str) -> str:
-    """The log of a job. It is deleted with the job."""
-    return f"{of_account(account_id)}job-logs/by-job/{encoded(job_id)}"
 
 
 def job_ready(due_micros: int | None = None, account_id: str = "", job_id: str = "") -> str:
@@ -543,14 +488,6 @@ def event_head(account_id: str) -> str:
 
 
 # --- webhooks ---------------------------------------------------------------------------------------------------------
-
-
-def webhook(account_id: str, webhook_id: str = "") -> str:
-    return f"{of_account(account_id)}webhooks/by-id/{encoded(webhook_id)}"
-
-
-def webhook_name(account_id: str, name: str = "") -> str:
-    return f"{of_account(account_id)}webhooks/by-name/{encoded(name)}"
 
 
 def webhook_delivery(account_id: str, webhook_id: str, part: str) -> str:

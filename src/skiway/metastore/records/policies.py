@@ -86,10 +86,10 @@ class Restriction:
     @property
     def digest(self) -> str:
         """A text that differs if a policy is created, changed or deleted, or another column is masked."""
-        found = [*self.filters, *self.masks, *(self.masked_ids[each] for each in sorted(self.masked_ids))]
+        found = [*self.filters, *self.masks, *(self.masked_ids[field_id] for field_id in sorted(self.masked_ids))]
         parts = [each.SerializeToString(deterministic=True) for each in found]
         return sha256(
-            b"".join([b"%d:" % len(each) + each for each in parts]) + repr(sorted(self.masked_ids)).encode()
+            b"".join([b"%d:" % len(part) + part for part in parts]) + repr(sorted(self.masked_ids)).encode()
         ).hexdigest()
 
     def mask_of(self, name: str, column_id: int | None) -> v1.Policy | None:
@@ -97,7 +97,7 @@ class Restriction:
 
         A column is masked by its present name and by that in the snapshot that is read, so renames reveal nothing.
         """
-        found = [each for each in self.masks if column_matches(each.mask.columns, name)]
+        found = [mask for mask in self.masks if column_matches(mask.mask.columns, name)]
         by_id = None if column_id is None else self.masked_ids.get(column_id)
         return _strictest([*found, *([by_id] if by_id else [])])
 
@@ -139,7 +139,7 @@ class CallerPolicies:
         if not self._own:
             return None
         # A change may rename columns, or move the object to where other policies hold.
-        columns = on.schema_json if isinstance(on, v1.Table) else repr([each.name for each in on.output_columns])
+        columns = on.schema_json if isinstance(on, v1.Table) else repr([column.name for column in on.output_columns])
         known = on.resource_id.id, on.namespace_id.id, columns
         if known not in self._known:
             self._known[known] = self._restriction(on)
@@ -149,12 +149,12 @@ class CallerPolicies:
         """What is left of the table with this id."""
         if not self._own:
             return None
-        found = Repository(self._stores, TABLE).entry(self._stores.pointers.get(keys.table(self._account_id, table_id)))
-        if found is None:
+        table = Repository(self._stores, TABLE).entry(self._stores.pointers.get(keys.table(self._account_id, table_id)))
+        if table is None:
             return None
-        if found.value.damage:  # where it is may be unknown, and with it which policies hold
+        if table.value.damage:  # where it is may be unknown, and with it which policies hold
             return Restriction(f"table {table_id}", tuple(self._own), ())
-        return self.of(found.value)
+        return self.of(table.value)
 
     def of_namespace(self, namespace: v1.Namespace) -> Restriction | None:
         """The policies on a namespace or on what contains it."""
@@ -200,7 +200,7 @@ class CallerPolicies:
         """A value that differs if other policies restrict the caller, or other columns have the tags that they name."""
         by_tag = any(each.tags for each in self._own)
         tags = self._stores.pointers.scan(keys.column_tags(self._account_id)) if by_tag else ()
-        return self.key, tuple((each.key, each.blob_uri) for each in tags)
+        return self.key, tuple((tag.key, tag.blob_uri) for tag in tags)
 
     # --- which policies hold ------------------------------------------------------------------------------------------
 
@@ -214,9 +214,9 @@ class CallerPolicies:
             return []
         names = self.subject.names
         return [
-            each
-            for each in Repository(self._stores, POLICY).entries(keys.policy(self._account_id))
-            if each.value.damage or _restricts(each.value, names)
+            entry
+            for entry in Repository(self._stores, POLICY).entries(keys.policy(self._account_id))
+            if entry.value.damage or _restricts(entry.value, names)
         ]
 
     @cached_property
@@ -249,7 +249,7 @@ class CallerPolicies:
         # A column that was dropped is still in older snapshots: it keeps its tags, and its name may match.
         names = {**dict.fromkeys(tags, ""), **{number: column for column, number in columns.items()}}
         masked = {number: found for number, column in names.items() if (found := _mask(masks, column, number, tags))}
-        by_name = tuple(each for each in masks if each.mask.columns)
+        by_name = tuple(mask for mask in masks if mask.mask.columns)
         if not filters and not masked and not by_name:
             return None
         return Restriction(name, tuple(filters), by_name, columns, masked, _lost_column(by_name, on, columns))
@@ -258,8 +258,8 @@ class CallerPolicies:
         """The tags of columns, by column id."""
         if isinstance(on, v1.View):
             return {}
-        found = Repository(self._stores, COLUMN_TAGS).find(keys.column_tags(self._account_id, on.resource_id.id))
-        return {} if found is None else {each.column_id: frozenset(each.tags) for each in found.value.columns}
+        tags = Repository(self._stores, COLUMN_TAGS).find(keys.column_tags(self._account_id, on.resource_id.id))
+        return {} if tags is None else {column.column_id: frozenset(column.tags) for column in tags.value.columns}
 
     def _cover(self, policy: v1.Policy, place: tuple[str, ...]) -> bool:
         """Whether a policy names what contains `place`."""
@@ -282,9 +282,11 @@ class CallerPolicies:
         """The catalog id and the path of a namespace; None if it was deleted."""
         if namespace_id not in self._places:
             pointer = self._stores.pointers.get(keys.namespace(self._account_id, namespace_id))
-            found = Repository(self._stores, NAMESPACE).entry(pointer)
+            namespace = Repository(self._stores, NAMESPACE).entry(pointer)
             self._places[namespace_id] = (
-                None if found is None else (found.value.catalog_id.id, *found.value.parents, found.value.display_name)
+                None
+                if namespace is None
+                else (namespace.value.catalog_id.id, *namespace.value.parents, namespace.value.display_name)
             )
         return self._places[namespace_id]
 
@@ -320,7 +322,7 @@ def _mask(masks: Sequence[v1.Policy], column: str, number: int, tags: Mapping[in
     """The mask of a column, by its name or its tags."""
     own = tags.get(number, frozenset())
     return _strictest(
-        [each for each in masks if column_matches(each.mask.columns, column) or not own.isdisjoint(each.tags)]
+        [mask for mask in masks if column_matches(mask.mask.columns, column) or not own.isdisjoint(mask.tags)]
     )
 
 
@@ -339,7 +341,7 @@ def _lost_column(masks: Sequence[v1.Policy], on: v1.Table | v1.View, columns: Ma
 
 
 def column_matches(patterns: Sequence[str], column: str) -> bool:
-    return any(_pattern(each).fullmatch(column.casefold()) for each in patterns)
+    return any(_pattern(pattern).fullmatch(column.casefold()) for pattern in patterns)
 
 
 @lru_cache(maxsize=10_000)

@@ -194,7 +194,7 @@ def _history_without_masked(history: v1.StatisticsHistory, restriction: Restrict
     shown.CopyFrom(history)
     for snapshot, stored in zip(shown.snapshots, history.snapshots, strict=True):
         del snapshot.columns[:]
-        snapshot.columns.extend(each for each in stored.columns if _is_shown(each, restriction))
+        snapshot.columns.extend(column for column in stored.columns if _is_shown(column, restriction))
     return shown
 
 
@@ -225,7 +225,7 @@ def _without_telling(results: v1.RuleResults, restriction: Restriction) -> v1.Ru
     shown = v1.RuleResults()
     shown.CopyFrom(results)
     del shown.results[:]
-    shown.results.extend(each for each in results.results if not _tells(each.check, restriction))
+    shown.results.extend(result for result in results.results if not _tells(result.check, restriction))
     shown.ClearField("last_decided")
     return shown
 

@@ -187,12 +187,12 @@ class Repository(Generic[M]):
                 return Page(tuple(each.value for each in visible), None)
 
     def follow(self, pointer: Pointer | None) -> Stored[M] | None:
-        """The resource that a pointer names, as of now; None if it was deleted meanwhile."""
+        """The resource that a pointer names, as of now; None if it was deleted in the meantime."""
         while pointer is not None:
             try:
                 return self._shown(self._parsed(pointer.blob_uri), pointer)
             except NotFound:
-                # Deleted or replaced meanwhile, unless the pointer is unchanged: then the store is damaged.
+                # Deleted or replaced in the meantime, unless the pointer is unchanged: then the store is damaged.
                 again = self.stores.pointers.get(pointer.key)
                 if again == pointer:
                     raise failure(Internal, "pointer.dangling", pointer=pointer.key) from None
@@ -200,7 +200,7 @@ class Repository(Generic[M]):
         return None
 
     def entry(self, pointer: Pointer | None) -> Stored[M] | None:
-        """The resource that a pointer names, for a listing; None if it was deleted meanwhile.
+        """The resource that a pointer names, for a listing; None if it was deleted in the meantime.
 
         A damaged resource has `damage` set, and otherwise only what its keys tell.
         """
@@ -211,7 +211,7 @@ class Repository(Generic[M]):
             if damage is None or pointer is None:
                 raise
             own = keys.owner(pointer)
-            others = [pointer.key] if pointer.key != own else [each.key for each in self._namesakes(pointer)]
+            others = [pointer.key] if pointer.key != own else [namesake.key for namesake in self._namesakes(pointer)]
             found = partial_record(self.kind.message, self.kind.noun, (own, *others), damage)
             if found is None:
                 raise
@@ -232,7 +232,7 @@ class Repository(Generic[M]):
                 yield found
 
     def scan(self, prefix: str) -> Iterator[Stored[M]]:
-        """All resources whose keys start with `prefix`, in the order of their keys. Skips what is deleted meanwhile."""
+        """All resources whose keys start with `prefix`, in the order of their keys. Skips resources that are deleted."""
         return filter(None, map(self.follow, self.stores.pointers.scan(prefix)))
 
     def count(self, prefix: str) -> int:

@@ -129,7 +129,7 @@ def _forget_grants(stores: Stores, key: str) -> None:
     """Delete the grants on a deleted object, which have no effect any more: nothing else gets its id."""
     grants = Repository(stores, GRANT)
     for pointer in stores.pointers.scan(keys.grants_on(key)):
-        with suppress(Conflict, NotFound, PreconditionFailed):  # somebody else deletes it
+        with suppress(Conflict, NotFound, PreconditionFailed):  # another server deletes it
             found = grants.peek(pointer.key)
             if found is not None:
                 grants.delete(*found)
@@ -162,18 +162,18 @@ def apply_batch(realm: Realm, batch: Iterable[Operation], *, what: str) -> None:
 
 def set_plain(stores: Stores, key: str, value: str, *, expires_at: datetime | None = None) -> None:
     """Set a pointer that holds a value itself, unless another server sets it at the same moment."""
-    found = stores.pointers.get(key)
+    pointer = stores.pointers.get(key)
     with suppress(Conflict, NotFound):
-        expect = ABSENT if found is None else found.version
+        expect = ABSENT if pointer is None else pointer.version
         stores.pointers.compare_and_set(key, value, expect=expect, expires_at=expires_at)
 
 
 def delete_plain(stores: Stores, key: str) -> None:
     """Delete a pointer that holds a value itself, unless another server changes it at the same moment."""
-    found = stores.pointers.get(key)
-    if found is not None:
+    pointer = stores.pointers.get(key)
+    if pointer is not None:
         with suppress(Conflict, NotFound):
-            stores.pointers.compare_and_delete(key, expect=found.version)
+            stores.pointers.compare_and_delete(key, expect=pointer.version)
 
 
 # --- preconditions ----------------------------------------------------------------------------------------------------
@@ -362,6 +362,21 @@ class Claim(Generic[R]):
             slot.require_rights(record)
         return self.response.FromString(record.answer)
 
+    def created(
+        self,
+        repository: Repository[M],
+        value: M,
+        batch: Iterable[Operation] = (),
+        *,
+        shown: Callable[[M], M] = lambda value: value,
+    ) -> R:
+        """Create a resource in one batch with the stored response and further operations. Callers see it as `shown` returns it."""
+
+        def response(stored: Stored[M]) -> R:
+            return self.response(**{repository.kind.noun: shown(stored.value), "meta": stored.meta})
+
+        return response(repository.create(value, also=lambda stored: (*batch, *self.storing(response(stored)))))
+
     def storing(self, response: R) -> tuple[Operation, ...]:
         """The operations that store the response until it expires; part of the batch that makes the change."""
         if not self.key.strip():
@@ -446,7 +461,7 @@ class Slot:
 
 
 def _put_record(realm: Realm, record: v1.IdempotencyRecord, *, expect: int, for_s: float) -> Put:
-    """Write the record's blob, and return the operation that stores the record for that long."""
+    """Write the record's blob, and return the operation that stores the record for `for_s` seconds."""
     now = realm.clock()
     expires_at = now + timedelta(seconds=for_s)
     dated = v1.IdempotencyRecord(

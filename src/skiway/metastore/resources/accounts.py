@@ -15,10 +15,10 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import ACCOUNT
 from skiway.metastore.records.names import exact_name, refuse_secrets
 from skiway.metastore.records.realm import PLATFORM, Realm, kind_name
-from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.repository import listed
 from skiway.metastore.records.updates import Claim, copy_field, counted, masked_paths, once, remove_empty
 from skiway.model import v1
-from skiway.storage import Operation, Pointer
+from skiway.storage import Pointer
 
 MUTABLE = ("display_name", "description", "tags", "quotas")
 QUOTAS: Final = tuple(f"{whose}.{each.name}" for whose in ("caller", "account") for each in fields(Quota))
@@ -40,8 +40,8 @@ def create(realm: Realm, request: v1.CreateAccountRequest) -> v1.CreateAccountRe
 def get(realm: Realm, request: v1.GetAccountRequest) -> v1.GetAccountResponse:
     """Return the account and its stored version."""
     account_id = _visible_id(realm, request.account_id)
-    found = realm.by_id(ACCOUNT, account_id)
-    return v1.GetAccountResponse(account=found.value, meta=found.meta)
+    account = realm.by_id(ACCOUNT, account_id)
+    return v1.GetAccountResponse(account=account.value, meta=account.meta)
 
 
 def list_(realm: Realm, request: v1.ListAccountsRequest) -> v1.ListAccountsResponse:
@@ -141,12 +141,7 @@ def _create(
         created_at=now,
         updated_at=now,
     )
-
-    def also(stored: Stored[v1.Account]) -> tuple[Operation, ...]:
-        return claim.storing(v1.CreateAccountResponse(account=stored.value, meta=stored.meta))
-
-    created = realm.all(ACCOUNT).create(account, also=also)
-    return v1.CreateAccountResponse(account=created.value, meta=created.meta)
+    return claim.created(realm.all(ACCOUNT), account)
 
 
 def _visible_id(realm: Realm, given: v1.ResourceId) -> str:

@@ -29,7 +29,7 @@ from skiway.metastore.records.updates import (
 from skiway.metastore.resources import hierarchy, namespaces
 from skiway.metastore.resources.hierarchy import is_managed, writable_id
 from skiway.model import v1
-from skiway.storage import Operation, Pointer
+from skiway.storage import Pointer
 
 SCAN_MODE = "scan.mode"
 """The property that selects who reads the tables of a catalog."""
@@ -48,8 +48,8 @@ def create(realm: Realm, request: v1.CreateCatalogRequest) -> v1.CreateCatalogRe
 
 def get(realm: Realm, request: v1.GetCatalogRequest) -> v1.GetCatalogResponse:
     """Return the catalog and its stored version."""
-    found = hierarchy.catalog(realm, request.catalog_id, field="catalog_id")
-    return v1.GetCatalogResponse(catalog=found.value, meta=found.meta)
+    catalog = hierarchy.catalog(realm, request.catalog_id, field="catalog_id")
+    return v1.GetCatalogResponse(catalog=catalog.value, meta=catalog.meta)
 
 
 def list_(realm: Realm, request: v1.ListCatalogsRequest) -> v1.ListCatalogsResponse:
@@ -151,13 +151,7 @@ def _create(realm: Realm, spec: v1.CatalogSpec, claim: Claim[v1.CreateCatalogRes
     )
     for path in MUTABLE:
         copy_field(spec, catalog, path)
-
-    def also(stored: Stored[v1.Catalog]) -> tuple[Operation, ...]:
-        answer = v1.CreateCatalogResponse(catalog=stored.value, meta=stored.meta)
-        return *inside(account.pointer), *claim.storing(answer)
-
-    created = realm.all(CATALOG).create(catalog, also=also)
-    return v1.CreateCatalogResponse(catalog=created.value, meta=created.meta)
+    return claim.created(realm.all(CATALOG), catalog, inside(account.pointer))
 
 
 def _write(realm: Realm, current: Stored[v1.Catalog], desired: v1.Catalog) -> Stored[v1.Catalog]:

@@ -49,21 +49,24 @@ def resolve_view(realm: Realm, request: v1.ResolveViewRequest) -> v1.ResolveView
 def lookup_catalog(realm: Realm, request: v1.LookupCatalogRequest) -> v1.LookupCatalogResponse:
     """Return the name of a catalog, if it exists."""
     try:
-        found = hierarchy.catalog(realm, request.resource_id, field="resource_id", damaged=True).value
+        catalog = hierarchy.catalog(realm, request.resource_id, field="resource_id", damaged=True).value
     except NotFound:
         return v1.LookupCatalogResponse()
-    return v1.LookupCatalogResponse(display_name=found.display_name)
+    return v1.LookupCatalogResponse(display_name=catalog.display_name)
 
 
 def lookup_namespace(realm: Realm, request: v1.LookupNamespaceRequest) -> v1.LookupNamespaceResponse:
     """Return the name of a namespace, if it exists."""
     try:
-        found = hierarchy.namespace(realm, request.resource_id, field="resource_id", damaged=True).value
-        catalog = hierarchy.catalog(realm, found.catalog_id, damaged=True).value
+        namespace = hierarchy.namespace(realm, request.resource_id, field="resource_id", damaged=True).value
+        catalog = hierarchy.catalog(realm, namespace.catalog_id, damaged=True).value
     except NotFound:
         return v1.LookupNamespaceResponse()
     ref = v1.NameRef(
-        catalog=catalog.display_name, path=found.parents, name=found.display_name, resource_id=found.resource_id
+        catalog=catalog.display_name,
+        path=namespace.parents,
+        name=namespace.display_name,
+        resource_id=namespace.resource_id,
     )
     return v1.LookupNamespaceResponse(ref=ref)
 
@@ -88,26 +91,26 @@ def lookup_table_by_ref(realm: Realm, request: v1.LookupTableByRefRequest) -> v1
 
 def resolve_fq_tables(realm: Realm, request: v1.ResolveFQTablesRequest) -> v1.ResolveFQTablesResponse:
     """Return the existing tables among these names, or a page of the tables of a namespace."""
-    match request.WhichOneof("selector"):
-        case "names":
-            entries, page = _named(realm, TABLES, request.names, request.page)
-        case "prefix":
-            entries, page = _in_namespace(realm, TABLES, request.prefix, request.page)
-        case _:
-            raise failure(InvalidArgument, "selector.required", choices="names or prefix")
+    entries, page = _selected(realm, TABLES, request)
     return v1.ResolveFQTablesResponse(tables=entries, page=page)
 
 
 def resolve_fq_views(realm: Realm, request: v1.ResolveFQViewsRequest) -> v1.ResolveFQViewsResponse:
     """Return the existing views among these names, or a page of the views of a namespace."""
+    entries, page = _selected(realm, VIEWS, request)
+    return v1.ResolveFQViewsResponse(views=entries, page=page)
+
+
+def _selected(
+    realm: Realm, of: Relations[R], request: v1.ResolveFQTablesRequest | v1.ResolveFQViewsRequest
+) -> tuple[list[v1.DirectoryEntry], v1.PageResponse]:
     match request.WhichOneof("selector"):
         case "names":
-            entries, page = _named(realm, VIEWS, request.names, request.page)
+            return _named(realm, of, request.names, request.page)
         case "prefix":
-            entries, page = _in_namespace(realm, VIEWS, request.prefix, request.page)
+            return _in_namespace(realm, of, request.prefix, request.page)
         case _:
             raise failure(InvalidArgument, "selector.required", choices="names or prefix")
-    return v1.ResolveFQViewsResponse(views=entries, page=page)
 
 
 def _catalog(realm: Realm, ref: v1.NameRef) -> v1.Catalog:

@@ -92,10 +92,10 @@ def _object(realm: Realm, given: v1.ResourceId) -> v1.ResourceId:
             return hierarchy.table(realm, given, field="object_id").value.resource_id
         case v1.RK_VIEW:
             view_id = local_id(realm, given, v1.RK_VIEW, field="object_id")
-            found = realm.all(VIEW).find(keys.view(realm.account_id, view_id))
-            if found is None:
+            view = realm.all(VIEW).find(keys.view(realm.account_id, view_id))
+            if view is None:
                 raise failure(NotFound, "view", resource="view", id=view_id)
-            return found.value.resource_id
+            return view.value.resource_id
     raise failure(
         InvalidArgument,
         "kind",

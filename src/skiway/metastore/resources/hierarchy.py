@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -305,11 +305,6 @@ class Relations(Generic[R]):
             stored = repository.entry(reserved)
         return None if stored is None else stored.value
 
-    def create(self, realm: Realm, relation: R, answer: Callable[[Stored[R]], Iterable[Operation]]) -> Stored[R]:
-        """Store a new one. `answer` returns the operations that store the response of the request."""
-        checks: tuple[Operation, ...] = entering(realm, relation)
-        return writer(realm, self.kind).create(relation, also=lambda stored: (*checks, *answer(stored)))
-
     def update(self, realm: Realm, own_id: str, precondition: v1.Precondition, edit: Callable[[R], None]) -> Stored[R]:
         """Change one, and move it if its namespace changed."""
 
@@ -373,7 +368,7 @@ def _delete(repository: Repository[M], key: str) -> None:
 def purge_table(realm: Realm, table_id: str) -> int:
     """Delete the snapshots and statistics of a deleted table in batches, and return how many pointers were deleted.
 
-    Garbage collection does the same for processes that died on the way.
+    Garbage collection does the same after a process has died before the end.
     """
     purged = 0
     remains = realm.stores.pointers.scan(keys.of_table(realm.account_id, table_id))

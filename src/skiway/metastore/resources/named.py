@@ -66,11 +66,8 @@ class NamedCalls(Generic[M]):
             created: Any = self.kind.message(resource_id=own_id, created_at=now, updated_at=now)
             self._edit(realm, created, spec, resource.paths, clearable=resource.paths)
             with self.writing(realm, created, spec, True) as operations:
-
-                def also(stored: Stored[M]) -> tuple[Operation, ...]:
-                    return *inside(parent.pointer), *operations, *claim.storing(self._response("Create{}", stored))
-
-                return self._response("Create{}", realm.all(self.kind).create(created, also=also))
+                batch = *inside(parent.pointer), *operations
+                return claim.created(realm.all(self.kind), created, batch, shown=self.shown)
 
         return once(claim, lambda: updates.retrying(attempt))
 

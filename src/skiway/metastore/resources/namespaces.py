@@ -64,8 +64,8 @@ def create(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.CreateNamespa
 
 def get(realm: Realm, request: v1.GetNamespaceRequest) -> v1.GetNamespaceResponse:
     """Return the namespace and its stored version."""
-    found = hierarchy.namespace(realm, request.namespace_id)
-    return v1.GetNamespaceResponse(namespace=found.value, meta=found.meta)
+    namespace = hierarchy.namespace(realm, request.namespace_id)
+    return v1.GetNamespaceResponse(namespace=namespace.value, meta=namespace.meta)
 
 
 def list_(realm: Realm, request: v1.ListNamespacesRequest) -> v1.ListNamespacesResponse:
@@ -84,8 +84,8 @@ def find(realm: Realm, catalog_id: str, path: Sequence[str]) -> v1.Namespace | N
     if not wanted or not all(wanted):
         return None
     key = keys.namespace_path(realm.account_id, catalog_id, wanted)
-    found = realm.all(NAMESPACE).entry(realm.stores.pointers.get(key))
-    return None if found is None else found.value
+    namespace = realm.all(NAMESPACE).entry(realm.stores.pointers.get(key))
+    return None if namespace is None else namespace.value
 
 
 def lookup(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.Namespace | None:
@@ -93,8 +93,10 @@ def lookup(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.N
     exact = find(realm, catalog_id.id, path)
     if exact is not None or not all(map(normal_text, path)):
         return exact
-    found = find_path(realm, hierarchy.catalog(realm, catalog_id).value, tuple(map(normal_text, path)), damaged=True)
-    return None if found is None else found.value
+    namespace = find_path(
+        realm, hierarchy.catalog(realm, catalog_id).value, tuple(map(normal_text, path)), damaged=True
+    )
+    return None if namespace is None else namespace.value
 
 
 def find_any_case(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> v1.Namespace | None:
@@ -196,17 +198,12 @@ def _create(
         copy_field(spec, namespace, path)
     repository = writer(realm, NAMESPACE)
 
-    def also(stored: Stored[v1.Namespace]) -> tuple[Operation, ...]:
-        between = [
-            put
-            for length in range(1, len(missing) + 1)
-            for put in repository.reservation(_new(realm, spec.catalog_id, (*known, *missing[:length])))[1]
-        ]
-        answer = v1.CreateNamespaceResponse(namespace=stored.value, meta=stored.meta)
-        return *inside(parent), *between, *claim.storing(answer)
+    def batch() -> Iterator[Operation]:
+        yield from inside(parent)
+        for length in range(1, len(missing) + 1):
+            yield from repository.reservation(_new(realm, spec.catalog_id, (*known, *missing[:length])))[1]
 
-    created = repository.create(namespace, also=also)
-    return v1.CreateNamespaceResponse(namespace=created.value, meta=created.meta)
+    return claim.created(repository, namespace, batch())
 
 
 def _new(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.Namespace:

@@ -75,8 +75,8 @@ def get_tags(realm: Realm, request: v1.GetColumnTagsRequest) -> v1.GetColumnTags
 
 def _with_current_names(tags: v1.ColumnTags, table: v1.Table) -> v1.ColumnTags:
     now = {number: name for name, number in current_columns(table).items()}
-    for each in tags.columns:
-        each.name = now.get(each.column_id, each.name)
+    for column in tags.columns:
+        column.name = now.get(column.column_id, column.name)
     return tags
 
 

@@ -138,17 +138,11 @@ def _create(realm: Realm, spec: v1.SnapshotSpec, claim: Claim[v1.CreateSnapshotR
     snapshot = _new(realm, spec, schema_json=table.value.schema_json)
     pointer = _current_pointer(realm, table_id)
     present = current(realm, table_id) if pointer else None
-
-    def also(stored: Stored[v1.Snapshot]) -> list[Operation]:
-        answer = v1.CreateSnapshotResponse(snapshot=stored.value, meta=stored.meta)
-        advance: Operation = current_put(realm, table_id, snapshot.snapshot_id, before=pointer)
-        if present is not None and not _is_newer(snapshot, present.value):
-            # The current one stays, but must not be deleted meanwhile: a table with snapshots has a current one.
-            advance = Check(advance.key, expect=advance.expect)
-        return [_unchanged(table), advance, *claim.storing(answer)]
-
-    created = realm.all(SNAPSHOT).create(snapshot, also=also)
-    return v1.CreateSnapshotResponse(snapshot=created.value, meta=created.meta)
+    advance: Operation = current_put(realm, table_id, snapshot.snapshot_id, before=pointer)
+    if present is not None and not _is_newer(snapshot, present.value):
+        # The current one stays, but must not be deleted in the meantime: a table with snapshots has a current one.
+        advance = Check(advance.key, expect=advance.expect)
+    return claim.created(realm.all(SNAPSHOT), snapshot, (_unchanged(table), advance))
 
 
 def _new(realm: Realm, spec: v1.SnapshotSpec, *, schema_json: str) -> v1.Snapshot:
@@ -176,7 +170,7 @@ def _same_again(spec: v1.SnapshotSpec, stored: Stored[v1.Snapshot]) -> v1.Create
 
 
 def _unchanged(table: Stored[v1.Table]) -> Check:
-    """The check that the table was not changed or deleted meanwhile."""
+    """The check that the table has not changed and still exists."""
     return Check(table.pointer.key, expect=table.pointer.version)
 
 
@@ -236,9 +230,9 @@ def current(realm: Realm, table_id: str) -> StoredSnapshot | None:
     """The current snapshot, or None if the table has none yet."""
     where = keys.current_snapshot(realm.account_id, table_id)
     while (pointer := realm.stores.pointers.get(where)) is not None:
-        found = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, stored_id(pointer)))
-        if found is not None:
-            return found
+        snapshot = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, stored_id(pointer)))
+        if snapshot is not None:
+            return snapshot
         if realm.stores.pointers.get(where) == pointer:
             raise failure(Internal, "pointer.dangling", pointer=where)
     return None
@@ -277,8 +271,8 @@ def writing(realm: Realm, transaction_id: str, table_id: str, snapshot_id: int, 
 
 def written_by(realm: Realm, transaction_id: str, table_id: str) -> int | None:
     """The id of the snapshot of a table that a transaction has written last; None if it has not written to the table."""
-    found = realm.stores.pointers.get(keys.written_snapshot(realm.account_id, transaction_id, table_id))
-    return None if found is None else stored_id(found)
+    pointer = realm.stores.pointers.get(keys.written_snapshot(realm.account_id, transaction_id, table_id))
+    return None if pointer is None else stored_id(pointer)
 
 
 def stored_id(pointer: Pointer) -> int:

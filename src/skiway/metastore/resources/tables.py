@@ -12,12 +12,12 @@ from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
+from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import exact_name, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import Claim, copy_field, masked_paths, once, retrying
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import TABLES, purge_table, refuse_fields, writable_id
+from skiway.metastore.resources.hierarchy import TABLES, purge_table, refuse_fields, writable_id, writer
 from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
 
@@ -44,17 +44,17 @@ def create(realm: Realm, request: v1.CreateTableRequest) -> v1.CreateTableRespon
 
 def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
     """Return the table and its stored version; with the schema of a snapshot if the request names one."""
-    found = hierarchy.table(realm, request.table_id)
+    table = hierarchy.table(realm, request.table_id)
     if request.HasField("snapshot"):
-        then = resolve(realm, found.value.resource_id.id, request.snapshot)
-        found.value.schema_json = then.value.schema_json
-    return v1.GetTableResponse(table=_without_locations(realm, found.value), meta=found.meta)
+        then = resolve(realm, table.value.resource_id.id, request.snapshot)
+        table.value.schema_json = then.value.schema_json
+    return v1.GetTableResponse(table=_without_locations(realm, table.value), meta=table.meta)
 
 
 def list_(realm: Realm, request: v1.ListTablesRequest) -> v1.ListTablesResponse:
     """List the tables of a namespace by name."""
     tables, page = TABLES.page(realm, request.namespace_id, request.page)
-    return v1.ListTablesResponse(tables=[_without_locations(realm, each) for each in tables], page=page)
+    return v1.ListTablesResponse(tables=[_without_locations(realm, table) for table in tables], page=page)
 
 
 def _without_locations(realm: Realm, table: v1.Table) -> v1.Table:
@@ -131,11 +131,7 @@ def _create(realm: Realm, spec: v1.TableSpec, claim: Claim[v1.CreateTableRespons
     table = v1.Table(resource_id=resource_id(realm, realm.ids(), v1.RK_TABLE), created_at=now, updated_at=now)
     for field in FIELDS:
         copy_field(spec, table, field)
-
-    def response(stored: Stored[v1.Table]) -> v1.CreateTableResponse:
-        return v1.CreateTableResponse(table=stored.value, meta=stored.meta)
-
-    return response(TABLES.create(realm, table, lambda stored: claim.storing(response(stored))))
+    return claim.created(writer(realm, TABLE), table, hierarchy.entering(realm, table))
 
 
 def _edit(realm: Realm, table: v1.Table, spec: v1.TableSpec, paths: set[str]) -> None:

@@ -35,7 +35,7 @@ Parts = tuple[str, ...]
 
 def is_translated(definitions: Sequence[v1.ViewSql]) -> bool:
     """Whether DuckDB reads the view by a translation, because it has no definition for DuckDB."""
-    return all(each.dialect != DUCKDB for each in definitions)
+    return all(definition.dialect != DUCKDB for definition in definitions)
 
 
 def view_sql(view: v1.View, catalog: str) -> str:

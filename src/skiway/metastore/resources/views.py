@@ -15,10 +15,9 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import VIEW
 from skiway.metastore.records.names import exact_name, folded, normal_path, normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import Claim, copied, copy_field, masked_paths, once, retrying
 from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables
-from skiway.metastore.resources.hierarchy import SYSTEM_NAMESPACES, VIEWS, writable_id
+from skiway.metastore.resources.hierarchy import SYSTEM_NAMESPACES, VIEWS, writable_id, writer
 from skiway.metastore.resources.view_dialects import (
     DUCKDB,
     QUERY_NAMES,
@@ -74,7 +73,7 @@ def query_digest(view: v1.View) -> str:
         parts.properties[QUERY_NAMES] = view.properties.get(QUERY_NAMES, "")
         parts.display_name = default_catalog(view) or ""
     else:
-        parts.sql_definitions.extend(each for each in view.sql_definitions if each.dialect == DUCKDB)
+        parts.sql_definitions.extend(definition for definition in view.sql_definitions if definition.dialect == DUCKDB)
     return sha256(parts.SerializeToString(deterministic=True)).hexdigest()
 
 
@@ -103,7 +102,7 @@ class BoundNames:
     @cached_property
     def _known(self) -> dict[Name, v1.ViewBinding]:
         """The bindings by name, and by names that differ in case only."""
-        exact = {(each.catalog, each.schema, each.name): each for each in self._view.definer.bindings}
+        exact = {(binding.catalog, binding.schema, binding.name): binding for binding in self._view.definer.bindings}
         return {_folded(name): each for name, each in exact.items()} | exact
 
     def _names(self, name: Name) -> Iterator[Name]:
@@ -261,8 +260,8 @@ def create(realm: Realm, request: v1.CreateViewRequest) -> v1.CreateViewResponse
 def get(realm: Realm, request: v1.GetViewRequest) -> v1.GetViewResponse:
     """Return the view and its stored version."""
     view_id = local_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
-    found = realm.by_id(VIEW, view_id)
-    return v1.GetViewResponse(view=without_claims(found.value), meta=found.meta)
+    view = realm.by_id(VIEW, view_id)
+    return v1.GetViewResponse(view=without_claims(view.value), meta=view.meta)
 
 
 def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
@@ -341,8 +340,4 @@ def _create(realm: Realm, spec: v1.ViewSpec, claim: Claim[v1.CreateViewResponse]
     for field in FIELDS:
         copy_field(spec, view, field)
     set_definer(realm, view)
-
-    def response(stored: Stored[v1.View]) -> v1.CreateViewResponse:
-        return v1.CreateViewResponse(view=without_claims(stored.value), meta=stored.meta)
-
-    return response(VIEWS.create(realm, view, lambda stored: claim.storing(response(stored))))
+    return claim.created(writer(realm, VIEW), view, hierarchy.entering(realm, view), shown=without_claims)

@@ -80,8 +80,8 @@ class Visibility:
                 return area.totals
             return Totals.of(self.relations(area))
         return Totals.of(
-            replace(each, rows=None, size_bytes=None) if is_withheld(each.id, bool(each.tags)) else each
-            for each in self.relations(area)
+            replace(relation, rows=None, size_bytes=None) if is_withheld(relation.id, bool(relation.tags)) else relation
+            for relation in self.relations(area)
         )
 
     def _sees(self, kind: int, object_id: str, area: Area) -> bool:
@@ -190,7 +190,7 @@ def search(realm: Realm, request: v1.SearchRequest, *, indexes: SearchIndexes) -
 
 
 def _candidates(index: Index, visibility: Visibility, words: Sequence[str]) -> Iterator[Candidate]:
-    """The objects in the index that match, as far as the caller sees them, and all catalogs that match."""
+    """The matching objects in the index that the caller sees, and all matching catalogs."""
 
     def scored(entry: Entry, path: tuple[str, ...], tags: Tags = ()) -> Iterator[Candidate]:
         result = match(IndexedDocument(entry.kind, entry.name, entry.text), words, tags)
@@ -203,10 +203,10 @@ def _candidates(index: Index, visibility: Visibility, words: Sequence[str]) -> I
     for area in index.areas.values():
         require_active()
         found = [
-            each
-            for each in area.relations.values()
-            if (first in each.text and all(word in each.text for word in others))
-            or (each.tags and visibility.shows_tags)
+            relation
+            for relation in area.relations.values()
+            if (first in relation.text and all(word in relation.text for word in others))
+            or (relation.tags and visibility.shows_tags)
         ]
         for each in visibility.relations(area, found) if found else ():
             yield from scored(each, (*area.path, each.name), each.tags if visibility.shows_tags else ())
@@ -252,14 +252,14 @@ def _chosen(area: Area, visibility: Visibility, condition: int) -> Iterator[tupl
     """The kinds and ids of what a list contains of a namespace."""
     if condition == v1.OC_DAMAGED and area.entry.is_damaged and visibility.namespace(area):
         yield v1.RK_NAMESPACE, area.id
-    for each in visibility.relations(area, area.by_name):
-        if condition == v1.OC_DAMAGED and not each.is_damaged:
+    for relation in visibility.relations(area, area.by_name):
+        if condition == v1.OC_DAMAGED and not relation.is_damaged:
             continue
         if condition == v1.OC_WITHOUT_STATISTICS and (
-            each.kind != v1.RK_TABLE or each.rows is not None or each.is_damaged
+            relation.kind != v1.RK_TABLE or relation.rows is not None or relation.is_damaged
         ):
             continue
-        yield each.kind, each.id
+        yield relation.kind, relation.id
 
 
 # --- totals -----------------------------------------------------------------------------------------------------------

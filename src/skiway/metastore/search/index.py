@@ -77,7 +77,7 @@ class IndexedDocument:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text that somebody searches for."""
+    """The words of a search text."""
     return list(dict.fromkeys(text.lower().split()))[:MAX_WORDS]
 
 
@@ -105,7 +105,7 @@ def match(document: Document | IndexedDocument, words: Sequence[str], tags: Tags
             return None
         score += best
         places.append(where)
-    return score + KINDS.get(document.kind, 0), next((each for each in places if each != "name"), "name")
+    return score + KINDS.get(document.kind, 0), next((place for place in places if place != "name"), "name")
 
 
 def _closeness(word: str, name: str, path: str) -> float:
@@ -200,17 +200,17 @@ def all_tags(realm: Realm) -> TagsByTable:
 
 def read_table(realm: Realm, table_id: str) -> tuple[str, Entry] | None:
     """The id of the namespace of a table, and its entry; None if it does not exist."""
-    found = realm.all(TABLE).entry(realm.stores.pointers.get(keys.table(realm.account_id, table_id)))
-    if found is None:
+    table = realm.all(TABLE).entry(realm.stores.pointers.get(keys.table(realm.account_id, table_id)))
+    if table is None:
         return None
     tags = realm.all(COLUMN_TAGS).find(keys.column_tags(realm.account_id, table_id))
-    return found.value.namespace_id.id, _table(realm, found.value, None if tags is None else tags.value)
+    return table.value.namespace_id.id, _table(realm, table.value, None if tags is None else tags.value)
 
 
 def read_view(realm: Realm, view_id: str) -> tuple[str, Entry] | None:
     """As `read_table`, for a view."""
-    found = realm.all(VIEW).entry(realm.stores.pointers.get(keys.view(realm.account_id, view_id)))
-    return None if found is None else (found.value.namespace_id.id, _view(found.value))
+    view = realm.all(VIEW).entry(realm.stores.pointers.get(keys.view(realm.account_id, view_id)))
+    return None if view is None else (view.value.namespace_id.id, _view(view.value))
 
 
 def _table(realm: Realm, table: v1.Table, tags: v1.ColumnTags | None) -> Entry:
@@ -274,16 +274,16 @@ class Totals:
     def of(cls, entries: Iterable[Entry]) -> Totals:
         """The totals of these entries."""
         totals, sized = cls(), []
-        for each in entries:
-            if each.kind == v1.RK_VIEW:
+        for entry in entries:
+            if entry.kind == v1.RK_VIEW:
                 totals.views += 1
                 continue
-            totals.tables[each.format] += 1
-            totals.sizes[each.format] += each.size_bytes or 0
-            totals.rows += each.rows or 0
-            totals.rows_are_bound |= each.rows is not None and each.rows_are_bound
-            if each.size_bytes:
-                sized.append(each)
+            totals.tables[entry.format] += 1
+            totals.sizes[entry.format] += entry.size_bytes or 0
+            totals.rows += entry.rows or 0
+            totals.rows_are_bound |= entry.rows is not None and entry.rows_are_bound
+            if entry.size_bytes:
+                sized.append(entry)
         totals.largest = _largest(sized)
         return totals
 
@@ -378,7 +378,7 @@ class Index:
         """Add a namespace, or replace it; then the paths in it may change."""
         catalog = self.catalogs.get(namespace.catalog_id.id)
         if catalog is None:
-            return  # deleted meanwhile
+            return  # deleted in the meantime
         path = (catalog.name, *full_path(namespace))
         found = container(v1.RK_NAMESPACE, namespace, path)
         area = self.areas.get(found.id)
@@ -397,7 +397,7 @@ class Index:
         area = self.areas.get(namespace_id)
         self.remove(entry.id)
         if area is None:
-            return  # deleted meanwhile
+            return  # deleted in the meantime
         entry.move(area.path)
         if not self._has_room(entry):
             return
@@ -418,8 +418,8 @@ class Index:
         area = self.areas.pop(namespace_id, None)
         if area is None:
             return
-        for each in list(area.relations):
-            self.remove(each)
+        for relation in list(area.relations):
+            self.remove(relation)
         self._replace(area.entry, None)
 
     def remove_catalog(self, catalog_id: str) -> None:
@@ -440,7 +440,7 @@ class Index:
     def _move(self, area: Area, path: tuple[str, ...]) -> None:
         area.path = path
         area.forget_results()
-        for each, above in ((area.entry, path[:-1]), *((each, path) for each in area.relations.values())):
+        for each, above in ((area.entry, path[:-1]), *((relation, path) for relation in area.relations.values())):
             before = each.weight
             each.move(above)
             self._weigh(each.weight - before)

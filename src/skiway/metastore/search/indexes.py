@@ -4,7 +4,7 @@ An index is built when its account is first searched. Calls do not wait long for
 say that it is not everything. Later, each call first reads the new events, and the objects that have changed. Many changes at once,
 such as those of a sync, are read in the background, too.
 
-All indexes together have a limited size; those that were not used for longest are forgotten.
+All indexes together have a limited size; the least recently used ones are forgotten.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class _Kept:
             raise
         finally:
             if self._is_stopped:
-                self.index.release()  # it may have been replaced meanwhile
+                self.index.release()  # it may have been replaced in the meantime
 
     def _build(self) -> None:
         """Read everything. Calls use what was read so far."""
@@ -232,7 +232,7 @@ class _Kept:
     # --- from the feed ------------------------------------------------------------------------------------------------
 
     def _has_few_events(self) -> bool:
-        """Whether few events have no number yet: whoever reads the feed has to number all of them."""
+        """Whether few events have no number yet: the next reader of the feed has to number all of them."""
         pending = keys.event_pending(self._realm.account_id)
         return self._realm.stores.pointers.page(pending, size=PAGE).next_token is None
 
@@ -253,7 +253,7 @@ class _Kept:
             events = feed.read(pointers, account, after=found.end, limit=PAGE)
             if not events or events[0].sequence != found.end + 1:
                 return None
-            found.objects.update(((each.kind, each.object_id), None) for each in events if each.kind in _KINDS)
+            found.objects.update(((event.kind, event.object_id), None) for event in events if event.kind in _KINDS)
             found.end = events[-1].sequence
         return found
 

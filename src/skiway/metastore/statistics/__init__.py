@@ -1,7 +1,7 @@
 """Statistics of snapshots: of tables, columns and files.
 
-The calls of `StatisticsService` are exported here. `bounds` compares values, `file_table` stores files as Arrow
-tables, `history` keeps the statistics of earlier snapshots.
+The calls of `StatisticsService` are exported here. `api` stores and lists statistics, `bounds` compares and validates values,
+`file_table` stores files as Arrow tables, and `summaries` has histories, partitions and sizes.
 """
 
 from skiway.metastore.statistics.api import (

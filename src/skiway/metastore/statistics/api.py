@@ -97,10 +97,10 @@ def get_table(realm: Realm, request: v1.GetTableStatsRequest) -> v1.GetTableStat
     table_id, snapshot_id = snapshot_of(realm, request.table_id, request.snapshot)
     refuse_restricted(realm, table_id.id, by_masks=False)
     with explaining_damage("statistics of table", table_id.id):
-        found = realm.all(TABLE_STATS).find(keys.statistics(realm.account_id, table_id.id, snapshot_id, of="table"))
-    if found is None:
+        stats = realm.all(TABLE_STATS).find(keys.statistics(realm.account_id, table_id.id, snapshot_id, of="table"))
+    if stats is None:
         raise failure(NotFound, "table.stats", table_id=table_id.id, snapshot_id=str(snapshot_id))
-    return v1.GetTableStatsResponse(stats=found.value, meta=found.meta)
+    return v1.GetTableStatsResponse(stats=stats.value, meta=stats.meta)
 
 
 def put_columns(realm: Realm, requests: Iterable[v1.PutColumnStatsRequest]) -> v1.PutColumnStatsResponse:
@@ -120,9 +120,9 @@ def list_columns(realm: Realm, request: v1.ListColumnStatsRequest) -> v1.ListCol
     table_id, snapshot_id = snapshot_of(realm, request.table_id, request.snapshot)
     refuse_restricted(realm, table_id.id, by_masks=False)  # the repository leaves out masked columns
     key = keys.statistics(realm.account_id, table_id.id, snapshot_id, of="columns")
-    found = realm.all(COLUMN_STATS).named(key)
+    stats = realm.all(COLUMN_STATS).named(key)
     table = hierarchy.table(realm, table_id).value
-    columns = named_as_now(realm, table, snapshot_id, found.columns if found else [])
+    columns = named_as_now(realm, table, snapshot_id, stats.columns if stats else [])
     shown, page = sliced(
         columns, request.page, listing=key, name=lambda column: f"{column.column_id:019d}", default=PAGE
     )
@@ -160,8 +160,8 @@ def list_files(realm: Realm, request: v1.ListFileColumnStatsRequest) -> v1.ListF
 
 def file_statistics(realm: Realm, table_id: str, snapshot_id: int) -> pa.Table:
     """All files of a snapshot with their statistics, in `file_table.SCHEMA`; empty if none are stored."""
-    found = realm.all(FILE_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="files"))
-    return file_table.opened(found.arrow_file if found else b"")
+    stats = realm.all(FILE_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="files"))
+    return file_table.opened(stats.arrow_file if stats else b"")
 
 
 def has_column_statistics(realm: Realm, table_id: str) -> bool:
@@ -175,14 +175,14 @@ def has_column_statistics(realm: Realm, table_id: str) -> bool:
 
 def column_statistics_address(realm: Realm, table_id: str, snapshot_id: int) -> str:
     """The address of the stored statistics of all columns, which changes whenever they do; empty if none are stored."""
-    found = realm.stores.pointers.get(keys.statistics(realm.account_id, table_id, snapshot_id, of="columns"))
-    return found.blob_uri if found else ""
+    pointer = realm.stores.pointers.get(keys.statistics(realm.account_id, table_id, snapshot_id, of="columns"))
+    return pointer.blob_uri if pointer else ""
 
 
 def column_statistics(realm: Realm, table_id: str, snapshot_id: int) -> Sequence[v1.ColumnStats]:
     """The statistics of all columns in a snapshot; empty if none are stored."""
-    found = realm.all(COLUMN_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="columns"))
-    return found.columns if found else ()
+    stats = realm.all(COLUMN_STATS).named(keys.statistics(realm.account_id, table_id, snapshot_id, of="columns"))
+    return stats.columns if stats else ()
 
 
 def present_column_statistics(realm: Realm, table: v1.Table, snapshot_id: int) -> Sequence[v1.ColumnStats]:
@@ -200,14 +200,14 @@ def named_as_now(
     """
     columns = without_outdated(columns, defaulted_fields(table.schema_json))
     names = field_names(table.schema_json)
-    if all(names.get(each.column_id) == each.column_name for each in columns):
+    if all(names.get(column.column_id) == column.column_name for column in columns):
         return columns
     table_id = table.resource_id.id
     if current_id(realm, table_id) != snapshot_id:
         return columns
     snapshot = realm.all(SNAPSHOT).named(keys.snapshot(realm.account_id, table_id, snapshot_id))
     dropped = (field_names(snapshot.schema_json).keys() if snapshot else set()) - names.keys()
-    return [renamed(each, names) for each in columns if each.column_id not in dropped]
+    return [renamed(column, names) for column in columns if column.column_id not in dropped]
 
 
 def renamed(column: v1.ColumnStats, names: Mapping[int, str]) -> v1.ColumnStats:
@@ -225,7 +225,7 @@ def without_outdated(columns: Sequence[v1.ColumnStats], defaulted: Container[int
 
     `defaulted` are the ids of the columns that have one.
     """
-    return [each for each in columns if each.column_id not in defaulted or not is_older(each, 1)]
+    return [column for column in columns if column.column_id not in defaulted or not is_older(column, 1)]
 
 
 @lru_cache(maxsize=1000)

@@ -243,7 +243,7 @@ def check_column(stats: v1.ColumnStats, *, of: str = "") -> None:
 
 
 def _check_bounds(target: str, stats: v1.ColumnStats) -> None:
-    """Check the bounds. Without a type they stay as they are, because nobody can compare them."""
+    """Check the bounds. Without a type they stay as they are, because they cannot be compared."""
     if not stats.logical_type.strip():
         return
     kind = _type(target, stats.logical_type)

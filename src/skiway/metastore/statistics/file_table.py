@@ -193,7 +193,7 @@ def partition_spec(handle: TableHandle) -> v1.PartitionSpecInfo:
     spec = handle.partition_spec
     if spec is None:
         return v1.PartitionSpecInfo()
-    fields = [v1.PartitionField(field_id=each.id, name=each.name, transform=each.transform) for each in spec.fields]
+    fields = [v1.PartitionField(field_id=field.id, name=field.name, transform=field.transform) for field in spec.fields]
     return v1.PartitionSpecInfo(spec_id=spec.id, spec_name=f"spec-{spec.id}", fields=fields)
 
 

@@ -63,7 +63,7 @@ def statistics_history(realm: Realm, table_id: str) -> Sequence[v1.ProfiledSnaps
     if found is None:
         return ()
     schema = hierarchy.table(realm, v1.ResourceId(id=table_id)).value.schema_json
-    return [_named_as_now(each, schema) for each in reversed(found.snapshots)]
+    return [_named_as_now(snapshot, schema) for snapshot in reversed(found.snapshots)]
 
 
 def _named_as_now(snapshot: v1.ProfiledSnapshot, schema_json: str) -> v1.ProfiledSnapshot:
@@ -96,7 +96,7 @@ def list_history(realm: Realm, request: v1.ListStatisticsHistoryRequest) -> v1.L
 def _only(snapshot: v1.ProfiledSnapshot, columns: Iterable[str]) -> v1.ProfiledSnapshot:
     wanted, shown = set(columns), copied(snapshot)
     del shown.columns[:]
-    shown.columns.extend(each for each in snapshot.columns if each.column_name in wanted)
+    shown.columns.extend(column for column in snapshot.columns if column.column_name in wanted)
     return shown
 
 

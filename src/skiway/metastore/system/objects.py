@@ -105,7 +105,7 @@ def check(registry: v1.SystemObjectsRegistry) -> list[str]:
 
 
 def _faults(registry: v1.SystemObjectsRegistry) -> Iterator[str]:
-    types = {each.name for each in registry.types}
+    types = {kind.name for kind in registry.types}
     namespaces = set(registry.namespaces)
     for name, number in Counter(map(signature, objects(registry))).items():
         if number > 1:

@@ -51,7 +51,7 @@ def table_health(
         _count_files(health, files, rules)
         manifests = live_manifests(table)
         health.manifests = len(manifests)
-        health.manifest_bytes = sum(each.manifest_length for each in manifests)
+        health.manifest_bytes = sum(manifest.manifest_length for manifest in manifests)
     groups = planned_groups(table, rules)
     if files is not None:
         health.expected_gain = _expected_gain(files, groups, rules, open_cost=_open_cost(table))
@@ -268,10 +268,10 @@ class SourceTables:
 
 
 def versions_in_use(realm: Realm, table_id: str) -> set[int]:
-    """The versions of a mirrored table that somebody may read through the lake at this moment."""
+    """The versions of a mirrored table that queries of the lake may read now."""
     known = sorted(snapshots.scan(realm, table_id), key=lambda each: each.snapshot_id)
     since = realm.clock() - TRANSACTION_LIFETIME
-    used = {each.snapshot_id for each in leased_tables(realm, table_id)}
+    used = {table.snapshot_id for table in leased_tables(realm, table_id)}
     used |= {each.snapshot_id for each in known[-1:]}
     for each, following in pairwise(known):
         if following.ingested_at.ToDatetime(since.tzinfo) >= since:
@@ -352,7 +352,7 @@ class MaintenanceArea:
 
 
 def health(realm: Realm, request: v1.GetTableHealthRequest, *, area: MaintenanceArea) -> v1.GetTableHealthResponse:
-    """The health of a managed table. Files tell about rows, so callers whom policies restrict do not get it."""
+    """The health of a managed table. Files tell about rows, so callers who are restricted by policies do not get it."""
     table = managed_record(realm, request.table_id).value
     realm.require_unrestricted(table)
     found = table_health(as_server(realm), area.files(), table.resource_id, orphans_older_than=area.orphan_age)
@@ -389,7 +389,7 @@ def start(realm: Realm, request: v1.StartMaintenanceRequest, *, area: Maintenanc
 
 
 def get(realm: Realm, request: v1.GetMaintenanceRequest) -> v1.GetMaintenanceResponse:
-    """The job, if it maintains this table. Callers whom policies restrict do not get it: it counts files."""
+    """The job, if it maintains this table. Callers who are restricted by policies do not get it: it counts files."""
     table = hierarchy.table(realm, request.table_id).value
     if not table.metadata_location and not table.upstream.connector_id.id:
         raise not_maintained(table)

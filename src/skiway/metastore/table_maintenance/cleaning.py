@@ -40,18 +40,24 @@ class FoundFile:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpiryReport:
-    """What expired, or would expire: refs, snapshots with their times, and files; and why other snapshots were kept."""
+class OrphanReport:
+    """The files that were removed, or would be."""
 
-    refs: tuple[str, ...] = ()
-    snapshots: Mapping[int, datetime] = field(default_factory=dict)
-    kept: Mapping[int, str] = field(default_factory=dict)
     files: tuple[FoundFile, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         """The size of the files."""
-        return sum(each.size_bytes for each in self.files)
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReport(OrphanReport):
+    """What expired, or would expire: refs, snapshots with their times, and files; and why other snapshots were kept."""
+
+    refs: tuple[str, ...] = ()
+    snapshots: Mapping[int, datetime] = field(default_factory=dict)
+    kept: Mapping[int, str] = field(default_factory=dict)
 
 
 def expire_snapshots(
@@ -87,22 +93,22 @@ def expire_snapshots(
     before, chosen = seen[0]
     report = _report(realm, table, before, chosen)
     if not dry_run:
-        for each in report.files:
+        for file in report.files:
             check()
-            table.files.remove([each.location])
+            table.files.remove([file.location])
     return report
 
 
 def snapshots_in_use(realm: Realm, table_id: str) -> dict[int, str]:
-    """The snapshots of a table that somebody may read at this moment, and why."""
+    """The snapshots of a table that a reader may use now, and why."""
     found: dict[int, str] = {}
     since_us = int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000)
     for pointer in realm.stores.pointers.scan(keys.replaced_snapshot(realm.account_id, table_id)):
         replaced_us, _, number = pointer.blob_uri.partition(":")
         if number and int(replaced_us) >= since_us:
             found[int(number)] = "current within the last hour, so a transaction may read it"
-    for each in leased_tables(realm, table_id):
-        found[each.snapshot_id] = "leased by a query or transaction"
+    for table in leased_tables(realm, table_id):
+        found[table.snapshot_id] = "leased by a query or transaction"
     return found
 
 
@@ -114,13 +120,15 @@ def _with_position(metadata: TableMetadata) -> dict[int, str]:
 
 
 def _report(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> ExpiryReport:
-    times = {each.snapshot_id: datetime.fromtimestamp(each.timestamp_ms / 1000, UTC) for each in before.snapshots}
+    times = {
+        snapshot.snapshot_id: datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC) for snapshot in before.snapshots
+    }
     files = tuple(_unreferenced(realm, table, before, chosen)) if chosen.snapshots else ()
-    return ExpiryReport(chosen.refs, {each: times[each] for each in chosen.snapshots}, chosen.kept, files)
+    return ExpiryReport(files, chosen.refs, {snapshot: times[snapshot] for snapshot in chosen.snapshots}, chosen.kept)
 
 
 def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> Iterator[FoundFile]:
-    """The files that only expired snapshots use: data files first, so that whoever stops half-way leaves them listed."""
+    """The files that only expired snapshots use: data files first, so that the rest stays listed if the deletion is interrupted."""
     files, gone = table.files, frozenset(chosen.snapshots)
     used: set[Location] = set()
     for metadata in (before, table.metadata):  # the table may have got new snapshots since
@@ -140,7 +148,7 @@ def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chos
         if statistics.snapshot_id in gone:
             expired.add(location(statistics.statistics_path))
     unused = expired - used
-    # Pins are checked after use, never before: whoever pins checks afterwards that the files were still in use.
+    # Pins are checked after use, never before: a reader that pins files checks afterwards that they were still in use.
     unused -= pinned_files(realm, files, table.id) if unused else set()
     listed = _listed(files)
     for place in sorted(unused, key=lambda each: (each.name.endswith(".avro"), str(each))):
@@ -151,18 +159,6 @@ def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chos
 def _listed(files: TableFiles) -> dict[Location, Found]:
     """All files in the folders of a table. Files elsewhere belong to others."""
     return {each.location: each for root in files.reach.roots for each in files.walk(root)}
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanReport:
-    """The orphan files that were removed, or would be."""
-
-    files: tuple[FoundFile, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the files."""
-        return sum(each.size_bytes for each in self.files)
 
 
 def remove_orphans(

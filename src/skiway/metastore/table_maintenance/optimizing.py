@@ -222,4 +222,4 @@ def live_manifests(table: ManagedTable) -> list[ManifestFile]:
     from skiway.formats.iceberg.metadata_files import ReadingIO
 
     current = table.metadata.current_snapshot()
-    return [each for each in manifests(current, ReadingIO(table.files)) if has_live_files(each)]
+    return [manifest for manifest in manifests(current, ReadingIO(table.files)) if has_live_files(manifest)]

@@ -22,7 +22,7 @@ from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.tables import MAINTENANCE, InheritedProperties, inherited
-from skiway.metastore.table_maintenance.cleaning import ExpiryReport, expire_snapshots, remove_orphans
+from skiway.metastore.table_maintenance.cleaning import ExpiryReport, OrphanReport, expire_snapshots, remove_orphans
 from skiway.metastore.table_maintenance.optimizing import OptimizeReport, RulesOf, optimize, planned_groups
 from skiway.model import v1
 from skiway.security import LeasedJob
@@ -95,13 +95,7 @@ def planned(
         case _:
             age = orphan_age_of(with_orphan_age(task, orphan_age).clean)
             report = remove_orphans(realm, warehouse, table_id, older_than=age, dry_run=True)
-            reason = "no state of the table references it"
-            return Planned(
-                files=[
-                    v1.PlannedFile(location=each.location, size_bytes=each.size_bytes, reason=reason)
-                    for each in report.files
-                ]
-            )
+            return Planned(files=_files(report, "no state of the table references it"))
 
 
 def run_task(
@@ -202,7 +196,7 @@ def _optimized_elsewhere(
 
 
 def runs_on_spark(task: v1.OptimizeTask, size_bytes: int, from_bytes: int | None) -> bool:
-    """Whether an optimization that rewrites so many bytes runs on Spark: on request, or if it is large."""
+    """Whether an optimization that rewrites `size_bytes` runs on Spark: on request, or if it is large."""
     if task.engine == v1.OE_UNSPECIFIED:
         return from_bytes is not None and size_bytes >= from_bytes
     return task.engine == v1.OE_SPARK
@@ -253,9 +247,11 @@ def _expiry(report: ExpiryReport) -> Planned:
         for number, moment in report.snapshots.items()
     ]
     kept = [v1.PlannedSnapshot(snapshot_id=number, reason=reason) for number, reason in report.kept.items()]
-    reason = "only expired snapshots use it"
-    files = [v1.PlannedFile(location=each.location, size_bytes=each.size_bytes, reason=reason) for each in report.files]
-    return Planned([*gone, *kept], list(report.refs), files)
+    return Planned([*gone, *kept], list(report.refs), _files(report, "only expired snapshots use it"))
+
+
+def _files(report: OrphanReport, reason: str) -> list[v1.PlannedFile]:
+    return [v1.PlannedFile(location=file.location, size_bytes=file.size_bytes, reason=reason) for file in report.files]
 
 
 def _invalid(fields: str, wanted: str) -> InvalidArgument:
@@ -332,9 +328,9 @@ def start_due(
 
     def visit(account_id: str, pointer: Pointer) -> None:
         realm = realm_of(account_id)
-        found = realm.all(TABLE).follow(pointer)
-        if found is not None and found.value.metadata_location:
-            started.extend(_started(realm, warehouse, found.value, orphan_age, spark_from_bytes))
+        table = realm.all(TABLE).follow(pointer)
+        if table is not None and table.value.metadata_location:
+            started.extend(_started(realm, warehouse, table.value, orphan_age, spark_from_bytes))
 
     looked_at, next_token = visit_accounts(stores, keys.table, visit, size=size, token=token)
     return Slice(looked_at, next_token=next_token), started
@@ -378,9 +374,6 @@ def _is_due(
                 )
                 return False
             return bool(groups or unused_deletes(now.metadata, now.files))
-        case "expire":
-            found = expire_snapshots(realm, warehouse, table.resource_id, **expiry_rules(task.expire), dry_run=True)
-            return bool(found.snapshots or found.refs)
         case _:
-            age = orphan_age_of(task.clean)
-            return bool(remove_orphans(realm, warehouse, table.resource_id, older_than=age, dry_run=True).files)
+            due = planned(realm, warehouse, table.resource_id, task)
+            return bool(due.refs or due.files or any(snapshot.expires for snapshot in due.snapshots))

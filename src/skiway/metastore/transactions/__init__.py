@@ -1,6 +1,6 @@
 """Transactions: rows are written for several tables, and become visible in all of them together, or never.
 
-The calls of `TransactionService` are exported here. `staged_writes` stores transactions, `endings` commits and aborts them.
+The calls of `TransactionService` are exported here. `staged_writes` stores transactions, `api` commits and aborts them.
 """
 
 from skiway.metastore.transactions.api import (

@@ -57,7 +57,7 @@ def commit_transaction(
 
     With `only`, the writes with other ids are dropped. The files of `replaced` tables replace all rows that they have then.
     Raise `Conflict` if one of the tables does not allow it: then nothing is changed, and the transaction stays open.
-    Callers whom policies restrict commit what the policies let them write, but cannot replace rows that they may not see.
+    Callers who are restricted by policies commit what these let them write, but cannot replace rows that they may not see.
     """
     for table_id in replaced:
         realm.require("table.write", managed_record(realm, table_id).value)
@@ -73,7 +73,7 @@ def commit_transaction(
         try:
             return _committed(realm, warehouse, _selected(found, only), replaced, rules)
         except (Conflict, PreconditionFailed):
-            # Another call may have ended the transaction meanwhile, and deleted its manifests.
+            # Another call may have ended the transaction and deleted its manifests.
             again = find(realm, transaction_id).value
             if again.state == v1.TX_COMMITTED:
                 return again
@@ -82,7 +82,7 @@ def commit_transaction(
 
     if only is None:
         return attempt()
-    # Writes that arrive meanwhile are not selected, so they are no reason to fail.
+    # Writes that arrive during the commit are not selected, so they are no reason to fail.
     return Retrying(
         retry=retry_if_exception(_is_changed), stop=stop_after_attempt(ATTEMPTS), wait=PAUSES, reraise=True
     )(attempt)

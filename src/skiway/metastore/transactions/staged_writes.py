@@ -95,8 +95,8 @@ def manifest_of(write: v1.StagedWrite) -> str:
 def unused_files(writes: Sequence[v1.StagedWrite]) -> list[str]:
     """The files of committed writes that did not become part of their tables, because later writes replaced them."""
     unused: list[str] = []
-    for table_id in dict.fromkeys(each.table_id.id for each in writes):
-        own = [each for each in writes if each.table_id.id == table_id]
+    for table_id in dict.fromkeys(write.table_id.id for write in writes):
+        own = [write for write in writes if write.table_id.id == table_id]
         effect = Effect.of(own)
         used = {*effect.added, *(each.path for each in effect.deletes)}
         written = (
@@ -126,7 +126,7 @@ def producer_of(writes: Sequence[v1.StagedWrite], *, replaces: bool) -> Producer
         return overwrite(
             effect.removed,
             added,
-            deletes=[_entry(each) for each in effect.deletes],
+            deletes=[_entry(delete) for delete in effect.deletes],
             based_on=changes[0].base_snapshot_id or None,
             operation=effect.operation,
         )(metadata, files, clock)
@@ -163,8 +163,8 @@ class TransactionState:
     @classmethod
     def of(cls, transaction: v1.Transaction, table_id: str, *, read: int | None) -> TransactionState:
         """The state of a table in a transaction that reads the snapshot `read`, unless its first change was based on another."""
-        writes = [each for each in transaction.writes if each.table_id.id == table_id]
-        bases = [each.change.base_snapshot_id or None for each in writes if each.HasField("change")]
+        writes = [write for write in transaction.writes if write.table_id.id == table_id]
+        bases = [write.change.base_snapshot_id or None for write in writes if write.HasField("change")]
         return cls(transaction.transaction_id, bases[0] if bases else read, writes)
 
     @property
@@ -172,13 +172,13 @@ class TransactionState:
         """The id of the snapshot that the transaction reads: one of its own if it has written to the table."""
         if not self.writes:
             return self.base_id
-        parts = (self.transaction_id, str(self.base_id), *(each.write_id for each in self.writes))
+        parts = (self.transaction_id, str(self.base_id), *(write.write_id for write in self.writes))
         return int.from_bytes(blake2b("/".join(parts).encode(), digest_size=8).digest()) >> 1
 
     @property
     def changes(self) -> list[str]:
         """The ids of the writes that update or delete rows."""
-        return [each.write_id for each in self.writes if each.HasField("change")]
+        return [write.write_id for write in self.writes if write.HasField("change")]
 
     @property
     def own_files(self) -> frozenset[str]:
@@ -222,7 +222,7 @@ def open_state(
         snapshot_id=state.snapshot_id,
         ids=lambda: f"transaction-{state.snapshot_id}",
     )
-    snapshot.remove(effect.removed, deletes=[_entry(each) for each in effect.deletes])
+    snapshot.remove(effect.removed, deletes=[_entry(delete) for delete in effect.deletes])
     snapshot.add(_added(effect, files, state.writes))
     updates = snapshot.finish(effect.operation, {})
     return handle_of(table, updated(based, snapshot.requirements, updates), files)
@@ -268,10 +268,10 @@ RULES = TransactionRules()
 
 def find(realm: Realm, transaction_id: str) -> Stored[v1.Transaction]:
     """The transaction, which the caller must have begun. Raise `NotFound` otherwise."""
-    found = realm.all(TRANSACTION).find(keys.transaction(realm.account_id, transaction_id))
-    if found is None or found.value.owner != realm.caller:
+    transaction = realm.all(TRANSACTION).find(keys.transaction(realm.account_id, transaction_id))
+    if transaction is None or transaction.value.owner != realm.caller:
         raise failure(NotFound, "transaction", resource="transaction", id=transaction_id)
-    return found
+    return transaction
 
 
 def opened(
@@ -449,7 +449,7 @@ def _paths(write: v1.StagedWrite) -> Iterator[str]:
     """The files that were written for a write."""
     yield from filter(None, [manifest_of(write)])
     yield from write.data_files
-    yield from dict.fromkeys(each.path for each in write.change.deletes)
+    yield from dict.fromkeys(delete.path for delete in write.change.deletes)
 
 
 def files_of_write(realm: Realm, warehouse: Warehouse, write: v1.StagedWrite) -> TableFiles:

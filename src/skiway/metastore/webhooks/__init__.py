@@ -1,7 +1,7 @@
 """Webhooks: events of an account that servers send to an address over HTTP.
 
-The calls of `WebhookService` are exported here. `resources` stores webhooks, `positions` how far each of them is, and `delivery`
-sends the next event.
+The calls of `WebhookService` are exported here. `resources` stores webhooks and how far each of them is, and `delivery` sends the next
+event.
 """
 
 from skiway.metastore.webhooks.delivery import (

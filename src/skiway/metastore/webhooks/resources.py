@@ -61,8 +61,8 @@ class WebhookPlace:
 
     def read(self) -> tuple[Position, Pointer] | None:
         """The position and its pointer; None if the webhook was deleted."""
-        found = self._pointers.get(self._key("position"))
-        return None if found is None else (Position(**json.loads(found.blob_uri)), found)
+        pointer = self._pointers.get(self._key("position"))
+        return None if pointer is None else (Position(**json.loads(pointer.blob_uri)), pointer)
 
     def move(self, before: Pointer, position: Position, *, also: tuple[Operation, ...] = ()) -> bool:
         """Store a position, unless it changed since it was read. Return whether it was stored."""
