@@ -16,7 +16,7 @@ from skiway.lake.context import QueryShapes
 from skiway.lake.system.effects import EffectFunction, Place, table_name
 from skiway.lake.system.functions import QueryFunction, _as_number
 from skiway.lake.system.scanning import VisibleTable
-from skiway.lake.system.tables import SNAPSHOTS, _column_row, _snapshot_row
+from skiway.lake.system.tables import _column_row, _snapshot_row, snapshots
 from skiway.model import v1
 
 
@@ -113,8 +113,8 @@ def test_invalid_names_of_tables_are_rejected(name: str, message: str) -> None:
 def test_current_snapshot_is_marked_even_if_it_is_damaged(now: int | None, is_current: bool, damage: str) -> None:
     shown = VisibleTable("s", v1.Table(display_name="t"))
     found = _snapshot_row(shown, v1.Snapshot(snapshot_id=5, damage=damage), now)
-    assert len(found) == len(SNAPSHOTS)
-    row = dict(zip(SNAPSHOTS.names, found, strict=True))
+    assert len(found) == len(snapshots.schema)
+    row = dict(zip(snapshots.schema.names, found, strict=True))
     assert (row["snapshot_id"], row["parent_id"], row["is_current"]) == (5, None, is_current)
     assert (row["damage"] or "") == damage
     assert (row["sequence_number"] is None) == bool(damage)

@@ -27,14 +27,12 @@ from skiway.flightsql import READING
 from skiway.lake.context import Context
 from skiway.lake.system.effects import ActingFunction
 from skiway.lake.system.scanning import (
-    DAMAGE,
-    MOMENT,
-    NAMED,
+    Row,
     SystemScan,
-    arrow_table,
     enum_name,
     moment_of,
     place_of,
+    system_table,
     unknown,
 )
 from skiway.metastore import events as metastore_events
@@ -49,29 +47,22 @@ from skiway.security.authentication import OBSERVES_PLATFORM
 from skiway.security.tokens import token_id
 from skiway.telemetry.audit import CATEGORIES
 
-AUDIT: Final = pa.schema(
-    [
-        pa.field("time", pa.timestamp("us", "UTC")),
-        pa.field("category", pa.string()),
-        pa.field("operation", pa.string()),
-        pa.field("caller", pa.string()),
-        pa.field("outcome", pa.string()),
-        pa.field("duration_ms", pa.float64()),
-        pa.field("correlation_id", pa.string()),
-        pa.field("details", pa.string()),
-    ]
-)
 TAIL_BYTES: Final = 1 << 20
 """How much of each file is read."""
 MAX_RECORDS: Final = 5000
 COLUMNS: Final = frozenset(("time", "operation", "subject", "account_id", "outcome", "duration_ms", "correlation_id"))
 
 
-def audit(scan: SystemScan) -> pa.Table:
+@system_table(
+    "the newest calls of the account on this server",
+    "time timestamp, category text, operation text, caller text, outcome text, duration_ms double, "
+    "correlation_id text, details text",
+)
+def audit(scan: SystemScan) -> Iterator[Row]:
     """The records of the account for its administrators, newest first, and nothing for all others."""
     settings = scan.context.settings.audit
     if not scan.realm.administers or not settings.enabled or settings.directory is None:
-        return AUDIT.empty_table()
+        return
     found = [
         (record["time"], category, record)
         for category in CATEGORIES
@@ -79,7 +70,7 @@ def audit(scan: SystemScan) -> pa.Table:
         if record.get("account_id") == scan.realm.account_id
     ]
     found.sort(key=lambda each: each[0], reverse=True)
-    return arrow_table(AUDIT, (_audit_row(category, record) for _, category, record in found[:MAX_RECORDS]))
+    yield from (_audit_row(category, record) for _, category, record in found[:MAX_RECORDS])
 
 
 def _records(file: Path) -> Iterator[dict[str, Any]]:
@@ -100,7 +91,7 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def _audit_row(category: str, record: dict[str, Any]) -> tuple[Any, ...]:
+def _audit_row(category: str, record: dict[str, Any]) -> Row:
     details = {name: value for name, value in record.items() if name not in COLUMNS and value not in ({}, "")}
     return (
         datetime.fromisoformat(record["time"]),
@@ -114,40 +105,23 @@ def _audit_row(category: str, record: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-EVENTS: Final = pa.schema(
-    [
-        pa.field("sequence", pa.int64()),
-        pa.field("occurred_at", MOMENT),
-        pa.field("kind", pa.string()),
-        pa.field("action", pa.string()),
-        pa.field("object_id", pa.string()),
-        pa.field("name", pa.string()),
-        pa.field("previous_name", pa.string()),
-        pa.field("snapshot_id", pa.int64()),
-        pa.field("detail", pa.string()),
-        pa.field("caller", pa.string()),
-        pa.field("change_id", pa.string()),
-        pa.field("table_id", pa.string()),
-        pa.field("job_id", pa.string()),
-    ]
+@system_table(
+    "all changes of the account, in order",
+    "sequence bigint, occurred_at timestamp, kind text, action text, object_id text, name text, "
+    "previous_name text, snapshot_id bigint, detail text, caller text, change_id text, table_id text, "
+    "job_id text",
 )
-
-
-def events(scan: SystemScan) -> pa.Table:
+def events(scan: SystemScan) -> Iterator[Row]:
     """One row per event, oldest first."""
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        cursor = -1
-        response = v1.ListEventsResponse()
-        while response.cursor != cursor:
-            cursor = response.cursor
-            response = metastore_events.list_(scan.realm, v1.ListEventsRequest(after=cursor, limit=1000))
-            yield from map(_event_row, response.events)
-
-    return arrow_table(EVENTS, rows())
+    cursor = -1
+    response = v1.ListEventsResponse()
+    while response.cursor != cursor:
+        cursor = response.cursor
+        response = metastore_events.list_(scan.realm, v1.ListEventsRequest(after=cursor, limit=1000))
+        yield from map(_event_row, response.events)
 
 
-def _event_row(event: v1.Event) -> tuple[Any, ...]:
+def _event_row(event: v1.Event) -> Row:
     return (
         event.sequence,
         moment_of(event.occurred_at),
@@ -165,21 +139,6 @@ def _event_row(event: v1.Event) -> tuple[Any, ...]:
     )
 
 
-QUERIES: Final = pa.schema(
-    [
-        pa.field("query_id", pa.string()),
-        pa.field("kind", pa.string()),
-        pa.field("state", pa.string()),
-        pa.field("caller", pa.string()),
-        pa.field("operation", pa.string()),
-        pa.field("statements", pa.int32()),
-        pa.field("tables", pa.list_(pa.struct({"table": pa.string(), "snapshot_id": pa.int64()}))),
-        pa.field("started_at", MOMENT),
-        pa.field("last_used_at", MOMENT),
-        pa.field("expires_at", MOMENT),
-    ]
-)
-
 _STATEMENTS: Final = (
     "scan",
     "insert",
@@ -193,13 +152,18 @@ _STATEMENTS: Final = (
 """The operations that are listed while they run; the others are planning and listings, which take a moment."""
 
 
-def queries(scan: SystemScan) -> pa.Table:
+@system_table(
+    "running statements, transactions, and leases on snapshots",
+    "query_id text, kind text, state text, caller text, operation text, statements integer, "
+    "tables leased_table[], started_at timestamp, last_used_at timestamp, expires_at timestamp",
+)
+def queries(scan: SystemScan) -> Iterator[Row]:
     """Statements and leases, from old to new: to administrators those of the account, to all others their own."""
-    rows = sorted([*_running(scan), *_leases(scan)], key=lambda row: row[QUERIES.get_field_index("started_at")])
-    return arrow_table(QUERIES, iter(rows))
+    rows = sorted([*_running(scan), *_leases(scan)], key=lambda row: row[queries.schema.get_field_index("started_at")])
+    yield from rows
 
 
-def _running(scan: SystemScan) -> Iterator[tuple[Any, ...]]:
+def _running(scan: SystemScan) -> Iterator[Row]:
     callers = scan.context.callers
     for served, call, began in callers.running():
         caller = call.principal.subject if call.principal else ""
@@ -211,12 +175,12 @@ def _running(scan: SystemScan) -> Iterator[tuple[Any, ...]]:
         yield (*identity, 1, used, began, began, None)
 
 
-def _leases(scan: SystemScan) -> Iterator[tuple[Any, ...]]:
+def _leases(scan: SystemScan) -> Iterator[Row]:
     names: dict[str, str] = {}
     yield from (_query_row(scan, each, names) for each in metastore_queries.scan(scan.realm))
 
 
-def _query_row(scan: SystemScan, query: v1.QueryDescriptor, names: dict[str, str]) -> tuple[Any, ...]:
+def _query_row(scan: SystemScan, query: v1.QueryDescriptor, names: dict[str, str]) -> Row:
     for pin in query.snapshots.pins:
         if pin.table_id.id not in names:
             names[pin.table_id.id] = ".".join(place_of(scan, pin.table_id.id) or (pin.table_id.id,))
@@ -260,20 +224,12 @@ class EndQueryFunction(ActingFunction):
         return {"query_id": query_id, "state": enum_name(v1.LeaseState, state, "LS_")}
 
 
-USAGE: Final = pa.schema(
-    [
-        *NAMED,
-        pa.field("day", pa.date32()),
-        pa.field("reads", pa.int64()),
-        pa.field("writes", pa.int64()),
-        pa.field("bytes_read", pa.int64()),
-        pa.field("columns", pa.map_(pa.string(), pa.int64())),
-        pa.field("callers", pa.map_(pa.string(), pa.int64())),
-    ]
+@system_table(
+    "how often tables were read and written, by day",
+    "schema_name text, table_name text, day date, reads bigint, writes bigint, bytes_read bigint, "
+    "columns text->bigint, callers text->bigint",
 )
-
-
-def usage(scan: SystemScan) -> pa.Table:
+def usage(scan: SystemScan) -> Iterator[Row]:
     """How often each table was used on each day. Only administrators see by whom.
 
     The bytes tell about the files, so they are not shown to callers whom policies restrict on the table.
@@ -281,72 +237,47 @@ def usage(scan: SystemScan) -> pa.Table:
     scan.context.usage.flush()
     shows_callers = scan.context.callers.may("grant.manage")
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for shown in scan.visible:
-            is_restricted = scan.context.callers.restriction(shown.table) is not None
-            for day, used in usage_of(scan.realm, shown.table.resource_id.id):
-                callers = used.callers.most_common() if shows_callers else None
-                size = None if is_restricted else used.bytes_read
-                yield (*shown.names, day, used.reads, used.writes, size, used.columns.most_common(), callers)
-
-    return arrow_table(USAGE, rows())
+    for shown in scan.visible:
+        is_restricted = scan.context.callers.restriction(shown.table) is not None
+        for day, used in usage_of(scan.realm, shown.table.resource_id.id):
+            callers = used.callers.most_common() if shows_callers else None
+            size = None if is_restricted else used.bytes_read
+            yield (*shown.names, day, used.reads, used.writes, size, used.columns.most_common(), callers)
 
 
-LINEAGE: Final = pa.schema(
-    [
-        *NAMED,
-        pa.field("source_catalog", pa.string()),
-        pa.field("source_schema", pa.string()),
-        pa.field("source_table", pa.string()),
-        pa.field("writes", pa.int64()),
-        pa.field("first_day", pa.date32()),
-        pa.field("last_day", pa.date32()),
-        pa.field("columns", pa.map_(pa.string(), pa.list_(pa.string()))),
-    ]
+@system_table(
+    "from which tables tables were written",
+    "schema_name text, table_name text, source_catalog text, source_schema text, source_table text, "
+    "writes bigint, first_day date, last_day date, columns text->text[]",
 )
-
-
-def lineage(scan: SystemScan) -> pa.Table:
+def lineage(scan: SystemScan) -> Iterator[Row]:
     """From which tables each table was written: those that were read in the same transaction, and still exist.
 
     Of tables that a pipeline derives, `columns` has the columns of the source by the columns that are computed from them.
     """
     scan.context.usage.flush()
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for shown in scan.visible:
-            counts: Counter[str] = Counter()
-            days: dict[str, list[date]] = {}
-            for day, used in usage_of(scan.realm, shown.table.resource_id.id):
-                counts.update(used.sources)
-                for source in used.sources:
-                    days.setdefault(source, []).append(day)
-            columns = columns_by_source(scan.realm, shown.table)
-            for source in dict.fromkeys([*(source for source, _ in counts.most_common()), *columns]):
-                place = place_of(scan, source)
-                if place is not None:
-                    first, last = (min(days[source]), max(days[source])) if source in days else (None, None)
-                    yield (*shown.names, *place, counts[source], first, last, columns.get(source))
-
-    return arrow_table(LINEAGE, rows())
+    for shown in scan.visible:
+        counts: Counter[str] = Counter()
+        days: dict[str, list[date]] = {}
+        for day, used in usage_of(scan.realm, shown.table.resource_id.id):
+            counts.update(used.sources)
+            for source in used.sources:
+                days.setdefault(source, []).append(day)
+        columns = columns_by_source(scan.realm, shown.table)
+        for source in dict.fromkeys([*(source for source, _ in counts.most_common()), *columns]):
+            place = place_of(scan, source)
+            if place is not None:
+                first, last = (min(days[source]), max(days[source])) if source in days else (None, None)
+                yield (*shown.names, *place, counts[source], first, last, columns.get(source))
 
 
-REPORTS: Final = pa.schema(
-    [
-        *NAMED,
-        pa.field("reported_at", MOMENT),
-        pa.field("kind", pa.string()),
-        pa.field("snapshot_id", pa.int64()),
-        pa.field("operation", pa.string()),
-        pa.field("columns", pa.list_(pa.string())),
-        pa.field("metrics", pa.map_(pa.string(), pa.int64())),
-        pa.field("filter", pa.string()),
-        pa.field("caller", pa.string()),
-    ]
+@system_table(
+    "metrics reports of Iceberg clients on their scans and commits",
+    "schema_name text, table_name text, reported_at timestamp, kind text, snapshot_id bigint, operation text, "
+    "columns text[], metrics text->bigint, filter text, caller text",
 )
-
-
-def reports(scan: SystemScan) -> pa.Table:
+def reports(scan: SystemScan) -> Iterator[Row]:
     """The reports on tables that the caller may see.
 
     Filters contain values, so only who manages the table sees those of others. Metrics tell about files, so there are no reports for
@@ -354,50 +285,34 @@ def reports(scan: SystemScan) -> pa.Table:
     """
     access, own = scan.realm.access, scan.realm.caller
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for shown in scan.visible:
-            if scan.context.callers.restriction(shown.table) is not None:
-                continue
-            shows_all = access is None or access.may("grant.manage", shown.table)
-            for at, each in reports_of(scan.realm, shown.table.resource_id.id):
-                is_shown = shows_all or each.caller == own
-                private = (each.filter or None, each.caller) if is_shown else (None, None)
-                facts = (at, each.kind, each.snapshot_id, each.operation or None, list(each.columns))
-                yield (*shown.names, *facts, list(each.metrics.items()), *private)
-
-    return arrow_table(REPORTS, rows())
+    for shown in scan.visible:
+        if scan.context.callers.restriction(shown.table) is not None:
+            continue
+        shows_all = access is None or access.may("grant.manage", shown.table)
+        for at, each in reports_of(scan.realm, shown.table.resource_id.id):
+            is_shown = shows_all or each.caller == own
+            private = (each.filter or None, each.caller) if is_shown else (None, None)
+            facts = (at, each.kind, each.snapshot_id, each.operation or None, list(each.columns))
+            yield (*shown.names, *facts, list(each.metrics.items()), *private)
 
 
-POLICIES: Final = pa.schema(
-    [
-        pa.field("policy_name", pa.string()),
-        pa.field("policy_id", pa.string()),
-        pa.field("rule", pa.string()),
-        pa.field("expression", pa.string()),
-        pa.field("columns", pa.list_(pa.string())),
-        pa.field("tags", pa.list_(pa.string())),
-        pa.field("subjects", pa.list_(pa.string())),
-        pa.field("exceptions", pa.list_(pa.string())),
-        pa.field("object_ids", pa.list_(pa.string())),
-        pa.field("comment", pa.string()),
-        pa.field("created_at", MOMENT),
-        pa.field("updated_at", MOMENT),
-        DAMAGE,
-    ]
+@system_table(
+    "which rows and values callers do not see",
+    "policy_name text, policy_id text, rule text, expression text, columns text[], tags text[], "
+    "subjects text[], exceptions text[], object_ids text[], comment text, created_at timestamp, "
+    "updated_at timestamp, damage text",
 )
-
-
-def policies(scan: SystemScan) -> pa.Table:
+def policies(scan: SystemScan) -> Iterator[Row]:
     """The account's policies by name, for callers who may manage them."""
     if not scan.context.callers.may("policy.manage"):
-        return POLICIES.empty_table()
-    return arrow_table(POLICIES, map(_policy_row, metastore_policies.scan(scan.realm)))
+        return
+    yield from map(_policy_row, metastore_policies.scan(scan.realm))
 
 
-def _policy_row(policy: v1.Policy) -> tuple[Any, ...]:
+def _policy_row(policy: v1.Policy) -> Row:
     names = (policy.display_name, policy.resource_id.id)
     if policy.damage:
-        return (*names, *unknown(POLICIES, 3), policy.damage)
+        return (*names, *unknown(policies.schema, 3), policy.damage)
     if policy.HasField("row_filter"):
         rule: tuple[Any, ...] = ("filter", policy.row_filter.predicate, None)
     else:
@@ -417,59 +332,40 @@ def _policy_row(policy: v1.Policy) -> tuple[Any, ...]:
     )
 
 
-TOKENS: Final = pa.schema(
-    [
-        pa.field("name", pa.string()),
-        pa.field("id", pa.string()),
-        pa.field("roles", pa.list_(pa.string())),
-        pa.field("state", pa.string()),
-        pa.field("expires_at", pa.timestamp("us", "UTC")),
-        pa.field("last_used_at", pa.timestamp("us", "UTC")),
-    ]
+@system_table(
+    "the access tokens of the account",
+    "name text, id text, roles text[], state text, expires_at timestamp, last_used_at timestamp",
 )
-
-
-def tokens(scan: SystemScan) -> pa.Table:
+def tokens(scan: SystemScan) -> Iterator[Row]:
     """The tokens of the account for its administrators, and nothing for all others."""
     file = scan.context.settings.auth.tokens.file
     if not scan.realm.administers or file is None or not file.exists():
-        return TOKENS.empty_table()
+        return
     uses = token_uses(scan.realm.stores)
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for entry in sorted(TokenFile(file).entries(), key=lambda each: each.name):
-            if entry.account == scan.realm.account_id:
-                expired = entry.expires_at is not None and entry.expires_at <= datetime.now(UTC)
-                state = "expired" if expired else "valid"
-                yield entry.name, token_id(entry), [*entry.roles], state, entry.expires_at, uses.get(entry.sha256)
+    for entry in sorted(TokenFile(file).entries(), key=lambda each: each.name):
+        if entry.account == scan.realm.account_id:
+            expired = entry.expires_at is not None and entry.expires_at <= datetime.now(UTC)
+            state = "expired" if expired else "valid"
+            yield entry.name, token_id(entry), [*entry.roles], state, entry.expires_at, uses.get(entry.sha256)
 
-    return arrow_table(TOKENS, rows())
-
-
-SETTINGS: Final = pa.schema(
-    [
-        pa.field("key", pa.string()),
-        pa.field("value", pa.string()),
-        pa.field("default", pa.string()),
-        pa.field("description", pa.string()),
-    ]
-)
 
 _OF_CALLERS: Final = ("quotas", "query", "sql", "idempotency", "events")
 """The sections that limit what callers do. The others describe the machines, addresses and folders of the operator."""
 
 
-def settings(scan: SystemScan) -> pa.Table:
+@system_table(
+    "the settings of this server",
+    "key text, value text, default text, description text",
+)
+def settings(scan: SystemScan) -> Iterator[Row]:
     """All settings for operators, the limits of callers for administrators of accounts, and nothing for all others."""
     callers = scan.context.callers
     sees_all = OBSERVES_PLATFORM in callers.principal.permissions
     if not (sees_all or scan.realm.administers):
-        return SETTINGS.empty_table()
+        return
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for key, value in shown_setting(scan.context.settings).items():
-            setting = known()[key]
-            if not setting.kind.secret and (sees_all or key.partition(".")[0] in _OF_CALLERS):
-                yield key, value or None, setting.default or None, setting.description
-
-    return arrow_table(SETTINGS, rows())
+    for key, value in shown_setting(scan.context.settings).items():
+        setting = known()[key]
+        if not setting.kind.secret and (sees_all or key.partition(".")[0] in _OF_CALLERS):
+            yield key, value or None, setting.default or None, setting.description

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -22,11 +22,23 @@ from skiway.model import v1
 
 T = TypeVar("T")
 
-MOMENT: Final = pa.timestamp("us", tz="UTC")
-DAMAGE: Final = pa.field("damage", pa.string())
-"""What is wrong with a row whose record is lost or corrupt; NULL for all others."""
+Row: TypeAlias = tuple[Any, ...]
 
-NAMED: Final = [pa.field("schema_name", pa.string()), pa.field("table_name", pa.string())]
+_TYPES: Final = {
+    "text": pa.string(),
+    "bigint": pa.int64(),
+    "integer": pa.int32(),
+    "boolean": pa.bool_(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "text[]": pa.list_(pa.string()),
+    "text->text": pa.map_(pa.string(), pa.string()),
+    "text->text[]": pa.map_(pa.string(), pa.list_(pa.string())),
+    "text->bigint": pa.map_(pa.string(), pa.int64()),
+    "leased_table[]": pa.list_(pa.struct({"table": pa.string(), "snapshot_id": pa.int64()})),
+    "counted_value[]": pa.list_(pa.struct({"value": pa.string(), "count": pa.int64()})),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +74,37 @@ class SystemScan:
         )
 
 
-def arrow_table(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A system table: its columns, and the function that computes its rows.
+
+    The column `damage` says what is wrong with a row whose record is lost or corrupt; it is NULL for all others.
+    """
+
+    name: str
+    comment: str
+    schema: pa.Schema
+    rows: Callable[[SystemScan], Iterator[Row] | pa.Table]
+
+    def __call__(self, scan: SystemScan) -> pa.Table:
+        """The rows of the table as Arrow data."""
+        rows = self.rows(scan)
+        return rows if isinstance(rows, pa.Table) else arrow_table(self.schema, rows)
+
+
+def system_table(
+    comment: str, columns: str
+) -> Callable[[Callable[[SystemScan], Iterator[Row] | pa.Table]], Definition]:
+    """Define a system table with the name of the decorated function, which yields its rows or returns all of them.
+
+    `columns` has the names and types of the columns, such as `"table_id text, row_count bigint"`.
+    """
+    fields = (column.split(" ") for column in columns.split(", "))
+    schema = pa.schema([pa.field(name, _TYPES[kind]) for name, kind in fields])
+    return lambda rows: Definition(rows.__name__, comment, schema, rows)
+
+
+def arrow_table(schema: pa.Schema, rows: Iterator[Row]) -> pa.Table:
     """An Arrow table made from rows."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.table(

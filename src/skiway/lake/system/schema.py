@@ -5,10 +5,10 @@ The rows of a system table are computed by each scan, and only for tables that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -16,40 +16,18 @@ from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
 from skiway.lake.schema import SYSTEM_SCHEMA
+from skiway.lake.system import administration
 from skiway.lake.system import tables as contents
-from skiway.lake.system import tables as statistics_tables
-from skiway.lake.system.administration import (
-    AUDIT,
-    EVENTS,
-    LINEAGE,
-    POLICIES,
-    QUERIES,
-    REPORTS,
-    SETTINGS,
-    TOKENS,
-    USAGE,
-    EndQueryFunction,
-    audit,
-    events,
-    lineage,
-    policies,
-    queries,
-    reports,
-    settings,
-    tokens,
-    usage,
-)
 from skiway.lake.system.functions import ExplainFunction, HistogramFunction, QueryFunction
 from skiway.lake.system.scanning import (
-    DAMAGE,
-    MOMENT,
-    NAMED,
+    Definition,
+    Row,
     SystemScan,
     VisibleTable,
-    arrow_table,
     enum_name,
     moment_of,
     readable,
+    system_table,
 )
 from skiway.lake.system.table_functions import (
     BranchFunction,
@@ -62,7 +40,6 @@ from skiway.lake.system.table_functions import (
     TagFunction,
     UndropFunction,
 )
-from skiway.lake.system.tables import QUALITY, quality
 from skiway.lake.system.view_functions import CreateViewFunction, DropViewFunction
 from skiway.metastore import catalogs, connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
@@ -100,7 +77,7 @@ class SystemSchema(Schema):
 
     def tables(self) -> Sequence[Table]:
         """All system tables."""
-        return [SystemTable(self._context, self._catalog, *definition) for definition in _ALL]
+        return [SystemTable(self._context, self._catalog, definition) for definition in _ALL]
 
     def table_functions(self) -> Sequence[TableFunction]:
         """What DuckDB's client cannot express as a statement."""
@@ -113,36 +90,24 @@ class SystemSchema(Schema):
             query,
             ExplainFunction(self._context, query),
             HistogramFunction(self._context, self._catalog.display_name, self._find),
-            EndQueryFunction(self._context),
+            administration.EndQueryFunction(self._context),
             *(function(self._context, self._catalog, self._find) for function in _EFFECTS),
         ]
 
 
 class SystemTable(Table):
-    """A system table, whose rows `rows` computes for each scan."""
+    """A system table, whose rows are computed for each scan."""
 
-    def __init__(
-        self,
-        context: Context,
-        catalog: v1.Catalog,
-        name: str,
-        comment: str,
-        schema: pa.Schema,
-        rows: Callable[[SystemScan], pa.Table],
-    ) -> None:
-        self.name, self.comment = name, comment
-        self._schema, self._rows = schema, rows
+    def __init__(self, context: Context, catalog: v1.Catalog, definition: Definition) -> None:
+        self.name, self.comment, self.schema = definition.name, definition.comment, definition.schema
+        self._definition = definition
         self._context, self._catalog = context, catalog
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the table."""
-        return self._schema
 
     def scan(self, options: ScanOptions) -> pa.Table:
         """The rows of the table. Tables that the filter excludes by name are not read."""
         realm = self._context.callers.realm()
-        return self._rows(SystemScan(realm, self._context, self._catalog.display_name, list(self._visible(options))))
+        visible = list(self._visible(options))
+        return self._definition(SystemScan(realm, self._context, self._catalog.display_name, visible))
 
     def _visible(self, options: ScanOptions) -> Iterator[VisibleTable]:
         """The tables that the caller may see and whose names match the filter."""
@@ -163,33 +128,19 @@ class SystemTable(Table):
             yield from (VisibleTable(schema, found[number]) for number in chosen["number"].to_pylist())
 
 
-JOBS: Final = pa.schema(
-    [
-        pa.field("job_id", pa.string()),
-        pa.field("connector", pa.string()),
-        pa.field("state", pa.string()),
-        pa.field("message", pa.string()),
-        pa.field("attempt", pa.int32()),
-        pa.field("tables_scanned", pa.int64()),
-        pa.field("tables_changed", pa.int64()),
-        pa.field("errors", pa.int64()),
-        pa.field("created_at", MOMENT),
-        pa.field("started_at", MOMENT),
-        pa.field("finished_at", MOMENT),
-        pa.field("next_attempt_at", MOMENT),
-        pa.field("table_errors", pa.map_(pa.string(), pa.string())),
-        DAMAGE,
-    ]
+@system_table(
+    "synchronisation jobs, newest first",
+    "job_id text, connector text, state text, message text, attempt integer, tables_scanned bigint, "
+    "tables_changed bigint, errors bigint, created_at timestamp, started_at timestamp, finished_at timestamp, "
+    "next_attempt_at timestamp, table_errors text->text, damage text",
 )
-
-
-def jobs(scan: SystemScan) -> pa.Table:
+def jobs(scan: SystemScan) -> Iterator[Row]:
     """The account's jobs, newest first, for callers who may manage connectors."""
     if not scan.context.callers.may("connector.manage"):
-        return JOBS.empty_table()
+        return
     names: dict[str, str | None] = {}
 
-    def row(job: v1.Job) -> tuple[Any, ...]:
+    def row(job: v1.Job) -> Row:
         connector_id = job.connector_id.id
         if connector_id not in names:
             found, _ = readable(lambda: connectors.find(scan.realm, connector_id))
@@ -200,26 +151,7 @@ def jobs(scan: SystemScan) -> pa.Table:
         failures = [(each.table, each.message) for each in job.table_errors]
         return (job.job_id, names[connector_id], state, job.message, *counts, *moments, failures, job.damage or None)
 
-    return arrow_table(JOBS, map(row, metastore_jobs.scan(scan.realm)))
-
-
-PLANS: Final = pa.schema(
-    [
-        pa.field("planned_at", MOMENT),
-        pa.field("subject", pa.string()),
-        *NAMED,
-        pa.field("snapshot_id", pa.int64()),
-        pa.field("filter", pa.string()),
-        pa.field("columns", pa.list_(pa.string())),
-        pa.field("files_considered", pa.int64()),
-        pa.field("files_read", pa.int64()),
-        pa.field("files_pruned", pa.int64()),
-        pa.field("bytes_considered", pa.int64()),
-        pa.field("bytes_read", pa.int64()),
-        pa.field("endpoints", pa.int32()),
-        pa.field("reader", pa.string()),
-    ]
-)
+    yield from map(row, metastore_jobs.scan(scan.realm))
 
 
 _COUNTS: Final = (
@@ -229,7 +161,13 @@ _COUNTS: Final = (
 """The columns of plans that tell about the files of a table."""
 
 
-def plans(scan: SystemScan) -> pa.Table:
+@system_table(
+    "recent scans of this server, and what their filters pruned",
+    "planned_at timestamp, subject text, schema_name text, table_name text, snapshot_id bigint, filter text, "
+    "columns text[], files_considered bigint, files_read bigint, files_pruned bigint, "
+    "bytes_considered bigint, bytes_read bigint, endpoints integer, reader text",
+)
+def plans(scan: SystemScan) -> Iterator[Row]:
     """Recent scans that this server planned, of tables that the caller may see.
 
     Of tables that policies restrict, callers see only their own scans, and no counts: filters of others contain values.
@@ -241,55 +179,36 @@ def plans(scan: SystemScan) -> pa.Table:
         for each in scan.visible
     }
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for plan in scan.context.plans.of_account(scan.realm.account_id):
-            name = (plan.schema_name, plan.table_name)
-            if plan.catalog != scan.catalog or name not in restricted:
+    for plan in scan.context.plans.of_account(scan.realm.account_id):
+        name = (plan.schema_name, plan.table_name)
+        if plan.catalog != scan.catalog or name not in restricted:
+            continue
+        values = asdict(plan) | {"files_pruned": plan.files_considered - plan.files_read}
+        if restricted[name]:
+            if plan.subject != callers.authenticated.subject:
                 continue
-            values = asdict(plan) | {"files_pruned": plan.files_considered - plan.files_read}
-            if restricted[name]:
-                if plan.subject != callers.authenticated.subject:
-                    continue
-                values |= dict.fromkeys(_COUNTS)
-            yield tuple(values[name] for name in PLANS.names)
-
-    return arrow_table(PLANS, rows())
+            values |= dict.fromkeys(_COUNTS)
+        yield tuple(values[name] for name in plans.schema.names)
 
 
-VIEWS: Final = pa.schema(
-    [
-        pa.field("schema_name", pa.string()),
-        pa.field("view_name", pa.string()),
-        pa.field("view_id", pa.string()),
-        pa.field("sql", pa.map_(pa.string(), pa.string())),
-        pa.field("columns", pa.list_(pa.string())),
-        pa.field("reads", pa.list_(pa.string())),
-        pa.field("rights", pa.string()),
-        pa.field("definer", pa.string()),
-        pa.field("comment", pa.string()),
-        pa.field("created_at", MOMENT),
-        pa.field("updated_at", MOMENT),
-        DAMAGE,
-    ]
+@system_table(
+    "the views of this catalog",
+    "schema_name text, view_name text, view_id text, sql text->text, columns text[], reads text[], "
+    "rights text, definer text, comment text, created_at timestamp, updated_at timestamp, damage text",
 )
-
-
-def views(scan: SystemScan) -> pa.Table:
+def views(scan: SystemScan) -> Iterator[Row]:
     """The views of the catalog that the caller may see, with their SQL by dialect."""
     catalog = catalogs.find(scan.realm, scan.catalog)
     if catalog is None or not scan.context.callers.may("view.read"):
-        return VIEWS.empty_table()
+        return
 
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for namespace in namespaces.scan(scan.realm, catalog.value.resource_id.id):
-            schema = schema_name(full_path(namespace))
-            for view in metastore_views.scan(scan.realm, namespace.resource_id.id):
-                yield (schema, view.display_name, view.resource_id.id, *_described(view))
-
-    return arrow_table(VIEWS, rows())
+    for namespace in namespaces.scan(scan.realm, catalog.value.resource_id.id):
+        schema = schema_name(full_path(namespace))
+        for view in metastore_views.scan(scan.realm, namespace.resource_id.id):
+            yield (schema, view.display_name, view.resource_id.id, *_described(view))
 
 
-def _described(view: v1.View) -> tuple[Any, ...]:
+def _described(view: v1.View) -> Row:
     if view.damage:
         return (*[None] * 8, view.damage)
     columns = [f"{each.name} {each.logical_type}" for each in view.output_columns]
@@ -300,35 +219,25 @@ def _described(view: v1.View) -> tuple[Any, ...]:
     return (sql, columns, reads, *rights, view.description or None, *moments, None)
 
 
-_ALL: Final[tuple[tuple[str, str, pa.Schema, Callable[[SystemScan], pa.Table]], ...]] = (
-    ("tables", "the tables of this catalog", contents.TABLES, contents.tables),
-    ("columns", "their columns", contents.COLUMNS, contents.columns),
-    ("snapshots", "their snapshots", contents.SNAPSHOTS, contents.snapshots),
-    ("files", "the files of their current snapshots", contents.FILES, contents.files),
-    ("column_stats", "the statistics of their columns", statistics_tables.COLUMN_STATS, statistics_tables.column_stats),
-    (
-        "column_history",
-        "the statistics of their columns in earlier snapshots",
-        statistics_tables.COLUMN_HISTORY,
-        statistics_tables.column_history,
-    ),
-    (
-        "partitions",
-        "the partitions of their current snapshots",
-        statistics_tables.PARTITIONS,
-        statistics_tables.partitions,
-    ),
-    ("views", "the views of this catalog", VIEWS, views),
-    ("policies", "which rows and values callers do not see", POLICIES, policies),
-    ("quality", "quality rules of their data, and the newest results", QUALITY, quality),
-    ("jobs", "synchronisation jobs, newest first", JOBS, jobs),
-    ("queries", "running statements, transactions, and leases on snapshots", QUERIES, queries),
-    ("settings", "the settings of this server", SETTINGS, settings),
-    ("tokens", "the access tokens of the account", TOKENS, tokens),
-    ("audit", "the newest calls of the account on this server", AUDIT, audit),
-    ("usage", "how often tables were read and written, by day", USAGE, usage),
-    ("lineage", "from which tables tables were written", LINEAGE, lineage),
-    ("reports", "metrics reports of Iceberg clients on their scans and commits", REPORTS, reports),
-    ("events", "all changes of the account, in order", EVENTS, events),
-    ("plans", "recent scans of this server, and what their filters pruned", PLANS, plans),
+_ALL: Final = (
+    contents.tables,
+    contents.columns,
+    contents.snapshots,
+    contents.files,
+    contents.column_stats,
+    contents.column_history,
+    contents.partitions,
+    views,
+    administration.policies,
+    contents.quality,
+    jobs,
+    administration.queries,
+    administration.settings,
+    administration.tokens,
+    administration.audit,
+    administration.usage,
+    administration.lineage,
+    administration.reports,
+    administration.events,
+    plans,
 )
