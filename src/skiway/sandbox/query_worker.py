@@ -19,8 +19,7 @@ import pyarrow as pa
 from skiway.sandbox.databases import Databases
 from skiway.sandbox.processes import KEPT, READY, SEND_FILES, decode_table, exactly, read_message
 from skiway.sandbox.syntax import (
-    RefusedExpression,
-    RefusedQuery,
+    Refused,
     cast_columns,
     compiled_expressions,
     parsed_query,
@@ -86,7 +85,7 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
         _write(responses, b"P", json.dumps(found).encode())
     except NO_MEMORY:
         _write(responses, b"M", b"")
-    except (RefusedQuery, RefusedExpression) as error:
+    except Refused as error:
         _write(responses, b"E", str(error).encode())
     except (duckdb.Error, pa.ArrowException, OSError, EOFError) as error:
         is_memory = str(error).startswith("Out of Memory Error")  # of Arrow, which DuckDB reports as its own error
@@ -114,13 +113,13 @@ def _sendable(relation: duckdb.DuckDBPyRelation, *, plain: bool) -> duckdb.DuckD
     types = []
     for name, kind in zip(relation.columns, relation.types, strict=True):
         if not _REFUSED.isdisjoint(type_ids(kind)):
-            raise RefusedQuery(
+            raise Refused(
                 f"column {name!r} has type {kind}, which Arrow does not have: cast it to another type, such as VARCHAR"
             )
         try:
             types.append(type_with(kind, converted))
         except ValueError as error:
-            raise RefusedQuery(f"column {name!r} cannot be sent: {error}") from error
+            raise Refused(f"column {name!r} cannot be sent: {error}") from error
     return cast_columns(relation, types)
 
 

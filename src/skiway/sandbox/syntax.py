@@ -2,8 +2,7 @@
 
 Of a query, the tree shows which tables it names, and its parameters become values. An expression, such as the condition or the mask of a
 policy, may read columns and constants, and call scalar functions. DuckDB parses the text, and DuckDB writes the checked tree as
-SQL again, so
-no part of the original text reaches a query. `caller('name')` is replaced in the tree by a constant.
+SQL again, so no part of the original text reaches a query. `caller('name')` is replaced in the tree by a constant.
 """
 
 from __future__ import annotations
@@ -107,8 +106,28 @@ _TABLE_FUNCTIONS: Final = frozenset(
 _MAX_PARAMETERS: Final = 1000
 
 
-class RefusedQuery(Exception):
-    """The query is not one that may run here."""
+class Refused(Exception):
+    """The text is not a query that may run here, or not an expression that may be used."""
+
+
+def _tree(
+    database: duckdb.DuckDBPyConnection, sql: str, otherwise: str = "this is not an expression"
+) -> dict[str, Any]:
+    """The syntax tree of a text."""
+    tree: dict[str, Any] = json.loads(single_value(database, "SELECT json_serialize_sql(?)", sql))
+    if tree.get("error"):
+        raise Refused(str(tree.get("error_message", otherwise)))
+    return tree
+
+
+def _expression_tree(database: duckdb.DuckDBPyConnection, text: str) -> Any:
+    """The syntax tree of an expression."""
+    return _tree(database, f"SELECT {text}")["statements"][0]["node"]["select_list"][0]
+
+
+def _text_of(database: duckdb.DuckDBPyConnection, tree: Mapping[str, Any]) -> str:
+    """A syntax tree as SQL."""
+    return single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree))
 
 
 def parsed_query(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> dict[str, Any]:
@@ -121,7 +140,7 @@ def parsed_query(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> 
         if node.get("type") == "TABLE_FUNCTION":
             name = str(node.get("function", {}).get("function_name", "")).lower()
             if name not in _TABLE_FUNCTIONS:
-                raise RefusedQuery(f"table function {name} cannot be used here: queries read tables of the lake")
+                raise Refused(f"table function {name} cannot be used here: queries read tables of the lake")
     tables: list[dict[str, Any]] = []
     defined = {str(each["key"]).lower() for node in nodes(tree) for each in (node.get("cte_map") or {}).get("map", ())}
     for node in nodes(tree):
@@ -139,7 +158,7 @@ def parsed_query(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> 
                 node["catalog_name"], node["schema_name"] = "memory", "main"
             tables.append(found)
     rewritten = any("as" in each for each in tables)
-    text = single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree)) if rewritten else sql
+    text = _text_of(database, tree) if rewritten else sql
     return {"tables": tables, "sql": text}
 
 
@@ -147,16 +166,16 @@ def _query_tree(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]
     """The syntax tree of a text that is exactly one query."""
     statements = database.extract_statements(sql)
     if len(statements) != 1:
-        raise RefusedQuery(f"expected one query, found {len(statements)} statements")
+        raise Refused(f"expected one query, found {len(statements)} statements")
     if statements[0].type != duckdb.StatementType.SELECT:
         kind = str(statements[0].type).rpartition(".")[2].partition(":")[0]
-        raise RefusedQuery(f"{kind} is not a query: only SELECT can run here")
-    tree: dict[str, Any] = json.loads(single_value(database, "SELECT json_serialize_sql(?)", sql))
-    if tree.get("error"):
-        if "type parameter" in str(tree.get("error_message")):  # of a parsed type that DuckDB 1.5 cannot serialize
-            raise RefusedQuery("a cast to a nested ENUM cannot be used here: cast to lists or structs of VARCHAR")
-        raise RefusedQuery(str(tree.get("error_message", "this is not a query")))
-    return tree
+        raise Refused(f"{kind} is not a query: only SELECT can run here")
+    try:
+        return _tree(database, sql, "this is not a query")
+    except Refused as error:
+        if "type parameter" in str(error):  # of a parsed type that DuckDB 1.5 cannot serialize
+            raise Refused("a cast to a nested ENUM cannot be used here: cast to lists or structs of VARCHAR") from None
+        raise
 
 
 def with_values(database: duckdb.DuckDBPyConnection, sql: str, row: pa.Table | None) -> dict[str, Any]:
@@ -168,21 +187,19 @@ def with_values(database: duckdb.DuckDBPyConnection, sql: str, row: pa.Table | N
     found = [(str(node["identifier"]), node) for node in nodes(tree) if node.get("class") == "PARAMETER"]
     names = sorted({name for name, _ in found}, key=_position)
     if len(names) > _MAX_PARAMETERS:
-        raise RefusedQuery(
+        raise Refused(
             f"the query has {len(names)} parameters, the maximum is {_MAX_PARAMETERS}: put the values into a table, and join it"
         )
     if not names and row is None:
         return {"sql": sql, "parameters": []}
     columns: Sequence[str] = names if row is None else row.column_names
     if len(columns) != len(names):
-        raise RefusedQuery(
-            f"the query has {len(names)} parameters, but {len(columns)} values were bound: bind one for each"
-        )
+        raise Refused(f"the query has {len(names)} parameters, but {len(columns)} values were bound: bind one for each")
     if row is not None and row.num_rows != 1:
-        raise RefusedQuery(f"{row.num_rows} rows of parameters were bound: a query takes exactly one")
+        raise Refused(f"{row.num_rows} rows of parameters were bound: a query takes exactly one")
     by_name = len(set(columns)) == len(names) and set(columns) == set(names)
     values = {
-        name: _tree_of_expression(
+        name: _expression_tree(
             database, "NULL" if row is None else _constant_sql(database, row.column(name if by_name else number))
         )
         for number, name in enumerate(names)
@@ -192,7 +209,7 @@ def with_values(database: duckdb.DuckDBPyConnection, sql: str, row: pa.Table | N
         shown = node["alias"] or (f"${name}" if id(node) in columns_of_queries else "")  # DuckDB's own name
         node.clear()
         node.update(values[name], alias=shown)
-    return {"sql": single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree)), "parameters": names}
+    return {"sql": _text_of(database, tree), "parameters": names}
 
 
 def _position(name: str) -> tuple[int, int, str]:
@@ -208,27 +225,17 @@ def _constant_sql(database: duckdb.DuckDBPyConnection, column: pa.ChunkedArray) 
     if text is None:
         return "NULL" if kind == '"NULL"' else f"CAST(NULL AS {kind})"
     if "\0" in text:
-        raise RefusedQuery("a parameter has the character NUL, which no query can contain: encode it, or bind a BLOB")
+        raise Refused("a parameter has the character NUL, which no query can contain: encode it, or bind a BLOB")
     return f"CAST({literal(text)} AS {kind})"
-
-
-def _tree_of_expression(database: duckdb.DuckDBPyConnection, text: str) -> dict[str, Any]:
-    """The syntax tree of an expression."""
-    tree = json.loads(single_value(database, "SELECT json_serialize_sql(?)", f"SELECT {text}"))
-    found: dict[str, Any] = tree["statements"][0]["node"]["select_list"][0]
-    return found
 
 
 def _value(database: duckdb.DuckDBPyConnection, expression: Any) -> str:
     """The value of a constant expression, as text."""
     if any(node.get("class") == "SUBQUERY" for node in nodes(expression)):
-        raise RefusedQuery("AT needs a constant, such as VERSION => 5: it cannot contain a query")
-    template = json.loads(single_value(database, "SELECT json_serialize_sql('SELECT 1')"))
+        raise Refused("AT needs a constant, such as VERSION => 5: it cannot contain a query")
+    template = _tree(database, "SELECT 1")
     template["statements"][0]["node"]["select_list"] = [expression]
-    return single_value(
-        database,
-        f"SELECT CAST(({single_value(database, 'SELECT json_deserialize_sql(?)', json.dumps(template))}) AS VARCHAR)",
-    )
+    return single_value(database, f"SELECT CAST(({_text_of(database, template)}) AS VARCHAR)")
 
 
 _CALLER: Final = "caller"
@@ -253,10 +260,6 @@ _NOT_ALLOWED: Final = frozenset(
 """Functions that read settings, sequences or several rows, run SQL, or return several rows."""
 
 
-class RefusedExpression(Exception):
-    """The text is not an expression that may be used."""
-
-
 def compiled_expressions(
     database: duckdb.DuckDBPyConnection, texts: Sequence[str], claims: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
@@ -265,22 +268,22 @@ def compiled_expressions(
 
 
 def _compiled_expression(database: duckdb.DuckDBPyConnection, text: str, claims: Mapping[str, Any]) -> dict[str, Any]:
-    tree = _parsed_expression(database, f"SELECT {text}")
+    tree = _tree(database, f"SELECT {text}")
     statements = tree.get("statements", [])
     if len(statements) != 1:
-        raise RefusedExpression(f"expected one expression, found {len(statements)} statements")
+        raise Refused(f"expected one expression, found {len(statements)} statements")
     node = statements[0]["node"]
     parts = ("modifiers", "where_clause", "group_expressions", "group_sets", "having", "sample", "qualify")
     is_alone = node.get("type") == "SELECT_NODE" and node["from_table"]["type"] == "EMPTY"
     if not is_alone or len(node["select_list"]) != 1 or any(node.get(part) for part in parts):
-        raise RefusedExpression("expected one expression, such as region = 'EU', found more than that")
+        raise Refused("expected one expression, such as region = 'EU', found more than that")
     expression = node["select_list"][0]
     if expression["alias"]:
-        raise RefusedExpression(f"an expression has no name: remove AS {expression['alias']}")
+        raise Refused(f"an expression has no name: remove AS {expression['alias']}")
     _check_expression(database, expression)
     columns = sorted(_columns(expression) - _parameters(expression))
     node["select_list"] = [_with_claims(database, expression, claims)]
-    written = single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree))
+    written = _text_of(database, tree)
     return {"sql": written.removeprefix("SELECT "), "columns": columns}
 
 
@@ -288,16 +291,14 @@ def _check_expression(database: duckdb.DuckDBPyConnection, expression: Any) -> N
     for node in nodes(expression):
         kind = node.get("class")
         if kind in _FORBIDDEN:
-            raise RefusedExpression(
-                f"{_FORBIDDEN[kind]} cannot be used here: an expression reads the columns of one row"
-            )
+            raise Refused(f"{_FORBIDDEN[kind]} cannot be used here: an expression reads the columns of one row")
         if kind != "FUNCTION":
             continue
         name = str(node["function_name"]).lower()
         if node.get("catalog") or node.get("schema") not in ("", "main", None):
-            raise RefusedExpression(f"function {name} cannot have a schema")
+            raise Refused(f"function {name} cannot have a schema")
         if name in _NOT_ALLOWED or name in _aggregates(database):
-            raise RefusedExpression(f"function {name} cannot be used here: an expression reads the columns of one row")
+            raise Refused(f"function {name} cannot be used here: an expression reads the columns of one row")
         if name == _CALLER:
             _claim_name(node)
 
@@ -308,7 +309,7 @@ def _claim_name(node: Mapping[str, Any]) -> str:
         value = arguments[0]["value"].get("value")
         if isinstance(value, str):
             return value
-    raise RefusedExpression("caller needs the name of a claim as text: write caller('subject')")
+    raise Refused("caller needs the name of a claim as text: write caller('subject')")
 
 
 def _columns(expression: Any) -> set[str]:
@@ -349,17 +350,6 @@ def _constant_tree(database: duckdb.DuckDBPyConnection, value: Any) -> Any:
     made = _expression_tree(database, "''")
     made["value"]["value"] = str(value)
     return made
-
-
-def _expression_tree(database: duckdb.DuckDBPyConnection, sql: str) -> Any:
-    return _parsed_expression(database, f"SELECT {sql}")["statements"][0]["node"]["select_list"][0]
-
-
-def _parsed_expression(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
-    tree: dict[str, Any] = json.loads(single_value(database, "SELECT json_serialize_sql(?)", sql))
-    if tree.get("error"):
-        raise RefusedExpression(str(tree.get("error_message", "this is not an expression")))
-    return tree
 
 
 @cache

@@ -2,14 +2,14 @@
 
 Such code can do more than read tables, so each query or function has processes of its own, which know none of the server's secrets:
 
-    server                engine       limits, waiting queries, results
-                          functions    the functions of a job, and their results
+    server                engine       limits, waiting queries, the functions of jobs
+                          process      starts the supervisor, and reads the results
       |  pipe
-    supervisor            supervisor   limits memory, ends all processes of the query, removes its files
+    supervisor            supervisor   limits memory, ends all processes of the query, removes its files, and has the
+      |                                rules of confinement
       |
-    worker                worker       confines itself, starts Spark, and reads the tables over Airport with a token of the
-      |                                caller that can only read, and expires
-                          python_code  runs the code of a function
+    worker                worker       confines itself, starts Spark, reads the tables over Airport with a token of the
+      |                                caller that can only read and expires, and runs the query or function
     Java, Python tasks
 
 Importing this package neither loads nor starts Spark.

@@ -58,6 +58,18 @@ class SparkPlacement:
     confined: bool = True
     protected: bool = True
 
+    def process(self, request: Mapping[str, Any], *, memory_bytes: int, seconds: float, **more: Any) -> QueryProcess:
+        """Start the process of a query or function."""
+        place = {
+            "master": self.master,
+            "conf": dict(self.conf),
+            "confined": self.confined,
+            "protected": self.protected,
+        }
+        return QueryProcess(
+            {**request, **place}, command=self.command, memory_bytes=memory_bytes, seconds=seconds, **more
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SparkQuery:
@@ -132,7 +144,7 @@ class SparkEngine:
 
     def _start(self, query: SparkQuery) -> QueryProcess:
         """Start the process of a query. One that only waits makes room for it."""
-        limits, placement = self._limits, self._placement
+        limits = self._limits
         with self._lock:
             accounts = self._processes.values()
             if len(accounts) >= limits.queries:
@@ -152,17 +164,9 @@ class SparkEngine:
                     f"{limits.queries}, and {max(1, limits.queries - 1)} for an account: try again later",
                     key="spark.busy",
                 )
-            process = QueryProcess(
-                {
-                    "sql": query.sql,
-                    "tables": {view: dict(options) for view, options in query.tables.items()},
-                    "token": query.token,
-                    "master": placement.master,
-                    "conf": dict(placement.conf),
-                    "confined": placement.confined,
-                    "protected": placement.protected,
-                },
-                command=placement.command,
+            tables = {view: dict(options) for view, options in query.tables.items()}
+            process = self._placement.process(
+                {"sql": query.sql, "tables": tables, "token": query.token},
                 memory_bytes=limits.memory_bytes,
                 seconds=limits.seconds,
             )
@@ -193,9 +197,6 @@ class SparkEngine:
                 process.cancel(late=True)
             for process in abandoned:
                 self._end(process)
-
-
-_WATCH_FUNCTION_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +231,8 @@ class FunctionsOfJob:
     ) -> Iterator[QueryResult]:
         """The result of a function. Its processes end with the block, and when `control` says that the job must stop."""
         spark, log = self.spark, current_log()
-        process = QueryProcess(
+        process = spark.placement.process(
             self._request(function, inputs),
-            command=spark.placement.command,
             memory_bytes=spark.memory_bytes,
             seconds=spark.seconds,
             noun="function",
@@ -256,7 +256,6 @@ class FunctionsOfJob:
             process.close()
 
     def _request(self, function: PythonFunction, inputs: Mapping[TableName, Input]) -> dict[str, Any]:
-        placement = self.spark.placement
         views = {name: f"input_{number}" for number, name in enumerate(inputs)}
         token = self.spark.token(self.job, [each.state.table for each in inputs.values()])
         conceal(token)
@@ -270,10 +269,6 @@ class FunctionsOfJob:
             "tables": {views[name]: self._options(read) for name, read in inputs.items() if read.snapshot is not None},
             "empty": {views[name]: _columns(read) for name, read in inputs.items() if read.snapshot is None},
             "token": token,
-            "master": placement.master,
-            "conf": dict(placement.conf),
-            "confined": placement.confined,
-            "protected": placement.protected,
         }
 
     def _options(self, read: Input) -> dict[str, str]:
@@ -311,7 +306,7 @@ def _columns(read: Input) -> str:
 
 def _watch_function(process: QueryProcess, control: Control, ended: threading.Event) -> None:
     """End the process when its time is over, or the job must stop."""
-    while not ended.wait(_WATCH_FUNCTION_S):
+    while not ended.wait(_WATCH_S):
         if time.monotonic() >= process.deadline:
             process.cancel(late=True)
         elif control.must_stop():
