@@ -97,7 +97,17 @@ def lake(folder: Path) -> LiveServer:
 
 def lake_with_tokens(folder: Path) -> LiveServer:
     """An empty lake that requires a token."""
-    words = ["tokens", "create", "ada", "--account", "default", "--role", "administrator", "--home", str(folder / "home")]
+    words = [
+        "tokens",
+        "create",
+        "ada",
+        "--account",
+        "default",
+        "--role",
+        "administrator",
+        "--home",
+        str(folder / "home"),
+    ]
     made = subprocess.run([_program(), *words], env=server_environment(), check=True, capture_output=True, text=True)
     server = skiway("serve", folder, "--set", "auth.mode=token")
     server.placeholders = {"…": made.stdout.strip(), "grpc://host:": "grpc://127.0.0.1:"}

@@ -35,7 +35,8 @@ def test_configuration_is_json() -> None:
 
 
 def test_commands_have_these_options() -> None:
-    known = {option for each in typer.main.get_command(app).commands["mcp"].params for option in each.opts}
+    commands_of_the_server: Any = typer.main.get_command(app)
+    known = {option for each in commands_of_the_server.commands["mcp"].params for option in each.opts}
     commands = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
     used = {
         word for line in commands if line.startswith("skiway mcp") for word in line.split() if word.startswith("--")
