@@ -224,6 +224,11 @@ PIPELINE: Final = Resource(
     delete="Its tables stay, and are no longer refreshed.",
 )
 
+PLAIN: Final[tuple[Resource, ...]] = ()
+"""The kinds that need no code of their own, as all doors derive what they offer. CONTRIBUTING.md shows how to add one."""
+
+RESOURCES: Final = (POLICY, RULE, WEBHOOK, PIPELINE, *PLAIN)
+
 
 _MAIN: Final = re.compile(r"main_*", re.IGNORECASE)
 _PART: Final = re.compile(r"(?:[^.\\]|\\[.\\])+")

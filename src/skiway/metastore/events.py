@@ -16,6 +16,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
+from skiway.foundation.resources import RESOURCES
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.journal import packed, unpacked
@@ -249,10 +250,8 @@ _BY_ROLE: Final = {
     "connector": "connector.manage",
     "grant": "grant.manage",
     "job": "connector.manage",
-    "policy": "policy.manage",
     "sync": "connector.manage",
-    "webhook": "webhook.manage",
-    "pipeline": "connector.manage",
+    **{resource.name: resource.permission for resource in RESOURCES},
 }
 """The permissions to see events of kinds that roles alone give access to."""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
+from skiway.foundation.resources import PLAIN
 from skiway.metastore import (
     Realm,
     connectors,
@@ -40,6 +41,7 @@ from skiway.metastore.resources import (
     tables,
     views,
 )
+from skiway.metastore.resources.named import plain_calls
 from skiway.metastore.resources.policies import SandboxedExpressions
 from skiway.metastore.search import SearchIndexes
 from skiway.metastore.system import objects
@@ -115,6 +117,7 @@ def all_services(
             StartPipeline=changes(pipelines.start, "connector.manage"),
         ),
         EVENTS,
+        *(service_of(plain_calls(resource)) for resource in PLAIN),
         search_of(search_indexes or SearchIndexes()),
         system_objects_of(engines or EngineCatalogs()),
     )

@@ -212,7 +212,6 @@ def _shown(pipeline: v1.Pipeline) -> v1.Pipeline:
 CALLS: Final = NamedCalls(
     resources.PIPELINE,
     PIPELINE,
-    keys.pipeline_name,
     check=lambda realm, pipeline, spec, _: _set_files(realm, pipeline, spec),
     writing=lambda realm, pipeline, *_: nullcontext(rescheduled(realm, pipeline)),
     shown=_shown,

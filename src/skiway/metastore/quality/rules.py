@@ -208,7 +208,6 @@ def _some(names: Sequence[str] | Mapping[str, str]) -> str:
 CALLS: Final = NamedCalls(
     resources.RULE,
     RULE,
-    keys.rule_name,
     _check,
     parent=lambda realm, spec: hierarchy.table(realm, spec.table_id),
     status=lambda realm, rule: {"rule": _checked(realm, rule)},

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from google.protobuf.message import Message
 
 from skiway.errors import Internal, PreconditionFailed
+from skiway.foundation.resources import RESOURCES
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.model import v1
@@ -177,10 +178,8 @@ _PARTS: Final[Mapping[str, Part]] = {
     "view": _relation("views", v1.RK_VIEW),
     "snapshot": _snapshot,
     "grant": _grant,
-    "policy": _named("policies", v1.RK_POLICY),
+    **{resource.name: _named(resource.plural, resource.number) for resource in RESOURCES},
     "rule": _rule,
-    "webhook": _named("webhooks", v1.RK_WEBHOOK),
-    "pipeline": _named("pipelines", v1.RK_PIPELINE),
     "connector": _named("connectors", v1.RK_CONNECTOR),
     "job": _job,
 }

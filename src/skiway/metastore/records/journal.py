@@ -25,6 +25,7 @@ from urllib.parse import unquote
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from skiway.foundation.resources import RESOURCES
 from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Clock, Delete, Operation, Pointer, PointerStore, Put, Stores, utc_now
@@ -45,16 +46,14 @@ EVENT_KINDS: Final = {
     "connector": "connectors",
     "job": "jobs",
     "grant": "grants",
-    "policy": "policies",
-    "rule": "rules",
-    "webhook": "webhooks",
-    "pipeline": "pipelines",
+    **{resource.name: resource.plural for resource in RESOURCES},
 }
 """The kinds of objects that have events, and their names in keys."""
 
 _NUMBERS: Final = itertools.count()
 _SINGULAR: Final = {plural: kind for kind, plural in EVENT_KINDS.items()}
 _BY_ID: Final = frozenset(EVENT_KINDS.values()) - {"accounts", "grants"}
+_BY_NAME: Final = frozenset(("catalogs", "connectors", *(resource.plural for resource in RESOURCES))) - {"rules"}
 
 
 def journaled(stores: Stores, *, clock: Clock = utc_now, caller: str = "", retention_s: float = RETENTION_S) -> Stores:
@@ -222,13 +221,7 @@ def _name(parts: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
     match parts:
         case ["accounts", "by-name", name]:
             yield "account", {"name": name}
-        case [
-            "accounts",
-            _,
-            "catalogs" | "connectors" | "policies" | "pipelines" | "webhooks" as plural,
-            "by-name",
-            name,
-        ]:
+        case ["accounts", _, plural, "by-name", name] if plural in _BY_NAME:
             yield _SINGULAR[plural], {"name": name}
         case ["accounts", _, "rules", "by-table", table, name]:
             yield "rule", {"name": name, "table_id": table}

@@ -106,26 +106,28 @@ def account_name(name: str = "") -> str:
 # --- catalogs, namespaces, tables and views ---------------------------------------------------------------------------
 
 
-class _Key(Protocol):
+class Key(Protocol):
+    """Returns the key for an account and an id or name in it; without one, the prefix of all."""
+
     def __call__(self, account_id: str, name: str = "", /) -> str: ...
 
 
-def _in_account(folder: str) -> _Key:
+def in_account(folder: str) -> Key:
     """The keys in a folder of an account, by id or name."""
     return lambda account_id, name="": f"{of_account(account_id)}{folder}/{encoded(name)}"
 
 
-catalog, catalog_name = _in_account("catalogs/by-id"), _in_account("catalogs/by-name")
-namespace = _in_account("namespaces/by-id")
-table, view = _in_account("tables/by-id"), _in_account("views/by-id")
-policy, policy_name = _in_account("policies/by-id"), _in_account("policies/by-name")
-rule, rule_name = _in_account("rules/by-id"), _in_account("rules/by-name")
-pipeline, pipeline_name = _in_account("pipelines/by-id"), _in_account("pipelines/by-name")
-connector, connector_name = _in_account("connectors/by-id"), _in_account("connectors/by-name")
-webhook, webhook_name = _in_account("webhooks/by-id"), _in_account("webhooks/by-name")
-rule_results = _in_account("rule-results/by-rule")
-job_log = _in_account("job-logs/by-job")
-column_tags = _in_account("column-tags/by-table")
+catalog, catalog_name = in_account("catalogs/by-id"), in_account("catalogs/by-name")
+namespace = in_account("namespaces/by-id")
+table, view = in_account("tables/by-id"), in_account("views/by-id")
+policy, policy_name = in_account("policies/by-id"), in_account("policies/by-name")
+rule, rule_name = in_account("rules/by-id"), in_account("rules/by-name")
+pipeline, pipeline_name = in_account("pipelines/by-id"), in_account("pipelines/by-name")
+connector, connector_name = in_account("connectors/by-id"), in_account("connectors/by-name")
+webhook, webhook_name = in_account("webhooks/by-id"), in_account("webhooks/by-name")
+rule_results = in_account("rule-results/by-rule")
+job_log = in_account("job-logs/by-job")
+column_tags = in_account("column-tags/by-table")
 """The tags of the columns of a table. They stay when the table is dropped, because it can be restored."""
 
 

@@ -353,13 +353,7 @@ def local_id(realm: Realm, given: v1.ResourceId, kind: v1.ResourceKind.ValueType
     return given.id
 
 
-def by_id_or_name(
-    realm: Realm,
-    kind: Kind[M],
-    request: Any,
-    *,
-    name_key: Callable[[str, str], str],
-) -> Stored[M]:
+def by_id_or_name(realm: Realm, kind: Kind[M], request: Any) -> Stored[M]:
     """The resource whose id or `display_name` the request has, also a damaged one. The field of the id is named after the kind."""
     resource, field = kind.noun, f"{kind.noun}_id"
     if request.HasField(field):
@@ -368,7 +362,7 @@ def by_id_or_name(
         name = normal_text(request.display_name)
         if not name:
             raise failure(InvalidArgument, "field", field=field)
-        named = realm.all(kind).entry(realm.stores.pointers.get(name_key(realm.account_id, name)))
+        named = realm.all(kind).entry(realm.stores.pointers.get(kind.by_name(realm.account_id, name)))
         if named is None:
             raise failure(NotFound, resource, resource=resource, id=name)
         value: Any = named.value  # all kinds with names have ids

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -17,7 +17,7 @@ from skiway.errors import InvalidArgument
 from skiway.foundation.resources import Resource
 from skiway.metastore.records import updates
 from skiway.metastore.records.errors import failure, invalid_field
-from skiway.metastore.records.kinds import ACCOUNT, Kind
+from skiway.metastore.records.kinds import ACCOUNT, PLAIN_KINDS, Kind
 from skiway.metastore.records.names import exact_name
 from skiway.metastore.records.realm import Realm, by_id_or_name, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
@@ -42,7 +42,6 @@ class NamedCalls(Generic[M]):
 
     resource: Resource
     kind: Kind[M]
-    name_key: Callable[[str, str], str]
     check: Callable[[Realm, M, Any, Set[str]], None]
     writing: Writing[M] = lambda *_: nullcontext(())
     parent: Callable[[Realm, Any], Stored[Any]] = lambda realm, _: realm.by_id(ACCOUNT, realm.account_id)
@@ -73,12 +72,12 @@ class NamedCalls(Generic[M]):
 
     def get(self, realm: Realm, request: Any) -> Any:
         """Return the resource with an id or a name, also a damaged one, and its stored version."""
-        found = by_id_or_name(realm, self.kind, request, name_key=self.name_key)
+        found = by_id_or_name(realm, self.kind, request)
         return self._response("Get{}", found, **self.status(realm, found.value))
 
     def list_(self, realm: Realm, request: Any) -> Any:
         """List the resources of the account by name."""
-        found, page = listed(realm.all(self.kind), self.name_key(realm.account_id, ""), request.page)
+        found, page = listed(realm.all(self.kind), self.kind.by_name(realm.account_id, ""), request.page)
         return self.resource.message("List{}sResponse")(**{self.resource.plural: map(self.shown, found), "page": page})
 
     def update(self, realm: Realm, request: Any) -> Any:
@@ -138,3 +137,27 @@ class NamedCalls(Generic[M]):
     def _response(self, method: str, stored: Stored[M], **more: Message) -> Any:
         fields = {self.resource.name: self.shown(stored.value), "meta": stored.meta, **more}
         return self.resource.message(f"{method}Response")(**fields)
+
+
+MAX_ITEMS: Final = 1000
+MAX_TEXT: Final = 10_000
+
+
+def plain_calls(resource: Resource) -> NamedCalls[Any]:
+    """The calls for a kind without code of its own. Its fields are checked as they are described."""
+
+    def check(realm: Realm, value: Any, spec: Any, paths: Set[str]) -> None:  # noqa: ARG001
+        for field in resource.fields:
+            given = getattr(value, field.name)
+            items = given if field.many else [given]
+            if field.required and not given:
+                raise invalid_field(field.name, "missing", f"give the {field.help[0].lower()}{field.help[1:]}")
+            if len(items) > MAX_ITEMS:
+                raise invalid_field(field.name, f"a list of {len(items)}", f"give up to {MAX_ITEMS}")
+            for item in items:
+                if field.choices and item and item not in field.choices:
+                    raise invalid_field(field.name, repr(item[:100]), f"choose from {', '.join(field.choices)}")
+                if len(str(item)) > MAX_TEXT:
+                    raise invalid_field(field.name, f"{len(item)} characters long", f"give up to {MAX_TEXT}")
+
+    return NamedCalls(resource, PLAIN_KINDS[resource.name], check)

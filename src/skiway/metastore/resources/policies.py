@@ -42,7 +42,7 @@ def calls(compile_: Compile) -> NamedCalls[v1.Policy]:
     def check(realm: Realm, policy: v1.Policy, spec: v1.PolicySpec, paths: Set[str]) -> None:  # noqa: ARG001
         _check(realm, policy, compile_)
 
-    return NamedCalls(resources.POLICY, POLICY, keys.policy_name, check)
+    return NamedCalls(resources.POLICY, POLICY, check)
 
 
 def scan(realm: Realm) -> Iterator[v1.Policy]:

@@ -196,7 +196,6 @@ def calls(secrets: SecretsStore, access: SourceAccess | None) -> NamedCalls[v1.W
     return NamedCalls(
         resources.WEBHOOK,
         WEBHOOK,
-        keys.webhook_name,
         check,
         writing,
         status=lambda realm, webhook: {"status": WebhookPlace(realm, webhook.resource_id.id).status()},
