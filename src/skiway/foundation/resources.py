@@ -60,9 +60,9 @@ class Resource:
     name: str
     about: str
     permission: str
-    fields: tuple[Field, ...]
-    columns: tuple[str, ...]
-    delete: str
+    fields: tuple[Field, ...] = ()
+    columns: tuple[str, ...] = ()
+    delete: str = ""
     """What else a deletion changes, in a sentence for people."""
     create: str = ""
     """What people should know before they create one."""
@@ -70,6 +70,8 @@ class Resource:
     """The permission to read them, if it is another one."""
     fixed: tuple[str, ...] = ()
     """The fields of the spec that only a creation sets."""
+    parts: tuple[str, ...] = ()
+    """The fields of the spec of which an update can change a part."""
 
     @property
     def plural(self) -> str:
@@ -122,7 +124,9 @@ class Resource:
     @property
     def paths(self) -> frozenset[str]:
         """The paths that update masks can have."""
-        return frozenset(self.path(field.name) for field in self.spec.DESCRIPTOR.fields)
+        fields = self.spec.DESCRIPTOR.fields_by_name
+        inner = (f"{part}.{field.name}" for part in self.parts for field in fields[part].message_type.fields)
+        return frozenset((*map(self.path, fields), *inner))
 
     def message(self, name: str) -> type[Any]:
         """The message of a name in which `{}` stands for the kind: `Get{}Request`, or `List{}sRequest` for several."""
@@ -134,6 +138,51 @@ class Resource:
 
 
 DESCRIPTION: Final = Field("description", "Description for users.")
+
+ACCOUNT: Final = Resource(
+    "account", "Manage accounts, which own catalogs.", "account.write", read_permission="account.read"
+)
+CATALOG: Final = Resource("catalog", "Manage catalogs, such as lake.", "catalog.write", read_permission="catalog.read")
+NAMESPACE: Final = Resource(
+    "namespace",
+    "Manage namespaces, such as lake.sales.",
+    "namespace.write",
+    fields=(Field("catalog_id", "The catalog that contains it.", required=True),),
+    read_permission="namespace.read",
+)
+IN_NAMESPACE: Final = (
+    Field("catalog_id", "The catalog that contains it.", required=True),
+    Field("namespace_id", "The namespace that contains it.", required=True),
+)
+TABLE: Final = Resource(
+    "table",
+    "Show, describe, create, delete and maintain tables.",
+    "table.write",
+    fields=(
+        *IN_NAMESPACE,
+        Field("schema_json", "The schema in Iceberg's JSON form.", required=True),
+        Field("upstream.uri", "Where a mirrored table is.", required=True),
+    ),
+    read_permission="table.read",
+    parts=("upstream",),
+)
+VIEW: Final = Resource(
+    "view",
+    "Show, create and delete views.",
+    "view.write",
+    fields=(*IN_NAMESPACE, Field("sql_definitions", "The SQL, by dialect.", many=True, required=True)),
+    read_permission="view.read",
+)
+CONNECTOR: Final = Resource(
+    "connector",
+    "Mirror tables from other catalogs and folders.",
+    "connector.manage",
+    fields=(
+        Field("kind", "What the source is.", required=True),
+        Field("uri", "Where the source is.", required=True),
+    ),
+    parts=("source", "destination", "policy", "auth"),
+)
 
 WEBHOOK: Final = Resource(
     "webhook",

@@ -148,20 +148,18 @@ def search_of(indexes: SearchIndexes) -> Service:
 
 def connectors_of(reconciler: Reconciler) -> Service:
     """The service for connectors and their jobs."""
-    secrets, access = reconciler.secrets, reconciler.access
+    calls = connectors.calls(reconciler.secrets, reconciler.access)
     return service(
         "ConnectorService",
         "connector",
         {
             "ListConnectors": reads(connectors.list_, "connector.manage"),
-            "GetConnector": reads(connectors.get, "connector.manage"),
-            "CreateConnector": changes(
-                partial(connectors.create, secrets=secrets, access=access), "connector.manage", "connector.create"
-            ),
-            "UpdateConnector": changes(partial(connectors.update, secrets=secrets, access=access), "connector.manage"),
-            "DeleteConnector": changes(partial(connectors.delete, secrets=secrets), "connector.manage"),
+            "GetConnector": reads(calls.get, "connector.manage"),
+            "CreateConnector": changes(calls.create, "connector.manage", "connector.create"),
+            "UpdateConnector": changes(calls.update, "connector.manage"),
+            "DeleteConnector": changes(calls.delete, "connector.manage"),
             "ValidateConnector": reads(
-                partial(validate, secrets=secrets, opener=reconciler.opener), "connector.manage"
+                partial(validate, secrets=reconciler.secrets, opener=reconciler.opener), "connector.manage"
             ),
             "SyncCapture": changes(partial(capture, reconciler=reconciler), "connector.manage"),
             "TriggerReconcile": changes(connectors.trigger, "connector.manage"),

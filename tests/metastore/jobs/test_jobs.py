@@ -204,7 +204,7 @@ def test_paused_missing_or_foreign_connector_gets_no_job(factory, files):
     request = v1.UpdateConnectorRequest(
         connector_id=files.resource_id, spec=v1.ConnectorSpec(state=v1.CS_PAUSED), update_mask={"paths": ["state"]}
     )
-    connectors.update(factory.home, request, secrets=None)
+    connectors.calls(None).update(factory.home, request)
     with expect_error(PreconditionFailed, "connector.not.active", name="files", state="paused"):
         trigger(factory, files)
     with expect_error(NotFound, "connector"):
@@ -225,7 +225,7 @@ def test_connector_deleted_during_enqueue_is_not_found(factory, files, monkeypat
         pointer = factory.stores.pointers.get(keys.connector("a1", files.resource_id.id))
         if pointer is not None:
             request = v1.DeleteConnectorRequest(connector_id=files.resource_id)
-            connectors.delete(factory.home, request, secrets=None)
+            connectors.calls(None).delete(factory.home, request)
         return original(realm, new)
 
     monkeypatch.setattr(jobs_api, "_same", delete_connector_first)
@@ -483,7 +483,7 @@ def test_job_of_another_account_is_not_found(factory, files):
 def test_deleting_a_connector_deletes_its_jobs(factory, files):
     running, waiting = trigger(factory, files), trigger(factory, files, full_rescan=True)
     lease = queue(factory).lease("w")
-    connectors.delete(factory.home, v1.DeleteConnectorRequest(connector_id=files.resource_id), secrets=None)
+    connectors.calls(None).delete(factory.home, v1.DeleteConnectorRequest(connector_id=files.resource_id))
     states = {lease.job.job_id: v1.JS_RUNNING, ({running, waiting} - {lease.job.job_id}).pop(): v1.JS_CANCELLED}
     assert {each: job(factory, each).state for each in states} == states
     assert queue(factory).renew(lease).cancel_requested

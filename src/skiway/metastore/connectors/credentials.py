@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
@@ -228,23 +227,18 @@ def _canonical(key: str) -> str:
 
 
 # --- the secrets store ------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class NewSecret:
-    """A stored secret. `taken` is the operation that the batch needs that writes a record with this secret."""
-
-    secret_id: str
-    taken: Put
-
-
 @contextmanager
-def new_secret(realm: Realm, secrets: SecretsStore, connector_id: str, *, data: bytes) -> Iterator[NewSecret]:
-    """Store a secret that a record written in the block will name. If the block fails, the secret is deleted again."""
-    secret_id = realm.ids()
+def new_secret(realm: Realm, secrets: SecretsStore, connector: v1.Connector, *, data: bytes) -> Iterator[Put]:
+    """Store the secret that a connector names, and yield the operation that the batch needs that writes its record.
+
+    If the block fails, the secret is deleted again.
+    """
+    connector_id, secret_id = connector.resource_id.id, connector.auth.secret_id
     where = keys.secret(realm.account_id, connector_id, secret_id)
     marker = realm.stores.pointers.compare_and_set(where, realm.clock().isoformat(), expect=ABSENT)
     try:
         secrets.put(realm.account_id, KIND, _stored_as(connector_id, secret_id), data)
-        yield NewSecret(secret_id, Put(where, marker.blob_uri, expect=marker.version))
+        yield Put(where, marker.blob_uri, expect=marker.version)
     except SkiwayError:
         # Unless the record names it after all: a batch may succeed although its response is lost.
         with suppress(SkiwayError):

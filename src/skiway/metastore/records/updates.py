@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -243,6 +243,12 @@ def copy_field(source: Message, target: Message, path: str, *, required: bool = 
         raise failure(InvalidArgument, f"{name.replace('_', '.')}.cannot.clear", field=path)
     else:
         target.ClearField(name)
+
+
+def copy_fields(target: Message, source: Message, paths: Iterable[str], required: Set[str]) -> None:
+    """Set the fields at the paths to their values in `source`. Raise if that clears one of those that are `required`."""
+    for path in sorted(paths):
+        copy_field(source, target, path, required=path in required)
 
 
 def _is_set(message: Message, name: str) -> bool:

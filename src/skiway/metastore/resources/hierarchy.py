@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
+from skiway.foundation.resources import Resource
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.errors import failure
@@ -21,7 +23,8 @@ from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW, Kind
 from skiway.metastore.records.names import dotted, encoded, folded, normal_text
 from skiway.metastore.records.realm import Realm, kind_name, local_id, resource_id
 from skiway.metastore.records.repository import Repository, Stored, listed, sliced
-from skiway.metastore.records.updates import inside, retrying
+from skiway.metastore.records.updates import inside
+from skiway.metastore.resources.named import Calls
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer
 
@@ -305,19 +308,19 @@ class Relations(Generic[R]):
             stored = repository.entry(reserved)
         return None if stored is None else stored.value
 
-    def update(self, realm: Realm, own_id: str, precondition: v1.Precondition, edit: Callable[[R], None]) -> Stored[R]:
-        """Change one, and move it if its namespace changed."""
-
-        def write(current: Stored[R], desired: R) -> Stored[R]:
-            checks: tuple[Operation, ...] = entering(realm, desired, current.value)
-            return writer(realm, self.kind).update(current, desired, also=lambda _: checks)
-
-        return retrying(lambda: updates.update(realm, self.kind, own_id, precondition, edit, write))
-
-    def delete(self, realm: Realm, own_id: str, precondition: v1.Precondition) -> v1.MutationMeta:
-        """Delete one, and return where it was stored."""
-        key = self.kind.by_id(realm.account_id, own_id)
-        return updates.delete(remover(realm, self.kind), key, own_id, precondition)
+    def calls(self, resource: Resource, **own: Callable[..., Any]) -> Calls[R]:
+        """The calls. An update moves one whose namespace changed."""
+        return Calls(
+            resource,
+            self.kind,
+            writing=lambda realm, wanted, _, before: nullcontext(entering(realm, wanted, before) if before else ()),
+            parent=lambda realm, spec: namespace_in(realm, spec.namespace_id, spec.catalog_id),
+            id_of=writable_id,
+            writer=writer,
+            remover=remover,
+            retries=True,
+            **own,
+        )
 
 
 TABLES: Final = Relations(TABLE, keys.table_name)

@@ -6,9 +6,11 @@ contains no namespaces, and to another catalog only while it is empty. Meanwhile
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from typing import Final
 
 from skiway.errors import Conflict, InvalidArgument
+from skiway.foundation import resources
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import NAMESPACE
@@ -26,10 +28,9 @@ from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import (
     Claim,
     close_parent,
-    copy_field,
+    copy_fields,
     counted,
     inside,
-    masked_paths,
     once,
     remove_empty,
     reopen,
@@ -49,10 +50,9 @@ from skiway.metastore.resources.hierarchy import (
     writable_id,
     writer,
 )
+from skiway.metastore.resources.named import Calls
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
-
-MUTABLE = ("display_name", "description", "path", "policy_ref", "properties", "catalog_id")
 
 
 def create(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.CreateNamespaceResponse:
@@ -60,12 +60,6 @@ def create(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.CreateNamespa
     spec = _normal(realm, request)
     claim = Claim(realm, "CreateNamespace", request.idempotency.key, spec, v1.CreateNamespaceResponse)
     return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
-
-
-def get(realm: Realm, request: v1.GetNamespaceRequest) -> v1.GetNamespaceResponse:
-    """Return the namespace and its stored version."""
-    namespace = hierarchy.namespace(realm, request.namespace_id)
-    return v1.GetNamespaceResponse(namespace=namespace.value, meta=namespace.meta)
 
 
 def list_(realm: Realm, request: v1.ListNamespacesRequest) -> v1.ListNamespacesResponse:
@@ -116,48 +110,6 @@ def scan(realm: Realm, catalog_id: str) -> Iterator[v1.Namespace]:
     return (found.value for found in realm.all(NAMESPACE).entries(Below(realm, catalog_id, (), recursive=True).prefix))
 
 
-def update(realm: Realm, request: v1.UpdateNamespaceRequest) -> v1.UpdateNamespaceResponse:
-    """Update the masked fields of a namespace, and move it if its name, path or catalog changed."""
-    namespace_id = writable_id(realm, request.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
-    paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="namespace")
-    spec = _normal_update(realm, request.spec, paths)
-
-    def attempt() -> Stored[v1.Namespace]:
-        return updates.update(
-            realm,
-            NAMESPACE,
-            namespace_id,
-            request.precondition,
-            lambda namespace: _edit(namespace, spec, paths),
-            lambda current, desired: _write(realm, current, desired),
-        )
-
-    updated = retrying(attempt)
-    return v1.UpdateNamespaceResponse(namespace=updated.value, meta=updated.meta)
-
-
-def delete(realm: Realm, request: v1.DeleteNamespaceRequest) -> v1.DeleteNamespaceResponse:
-    """Delete a namespace.
-
-    If it is not empty, raise an error or, with `require_empty` set to false, delete its contents first.
-
-    Contents are deleted one by one. If one cannot be deleted, it and the rest stay.
-    """
-    namespace_id = writable_id(realm, request.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
-
-    def remove(pointer: Pointer, namespace: v1.Namespace | None) -> None:
-        if request.HasField("require_empty") and not request.require_empty:
-            hierarchy.clear_namespace(realm, namespace_id)
-            if namespace:
-                clear(realm, namespace.catalog_id.id, full_path(namespace))
-        _remove_empty(realm, pointer, namespace)
-
-    meta = updates.delete(
-        realm.all(NAMESPACE), keys.namespace(realm.account_id, namespace_id), namespace_id, request.precondition, remove
-    )
-    return v1.DeleteNamespaceResponse(meta=meta)
-
-
 def clear(realm: Realm, catalog_id: str, path: Sequence[str]) -> None:
     """Delete all namespaces below a path with their contents, the deepest first."""
     below = Below(realm, catalog_id, tuple(path), recursive=True)
@@ -194,8 +146,7 @@ def _create(
     catalog = hierarchy.catalog(realm, spec.catalog_id)
     parent, known, missing = nearest(realm, catalog, spec.path)
     namespace = _new(realm, spec.catalog_id, (*known, *missing, spec.display_name))
-    for path in ("description", "policy_ref", "properties"):
-        copy_field(spec, namespace, path)
+    copy_fields(namespace, spec, ("description", "policy_ref", "properties"), required=frozenset())
     repository = writer(realm, NAMESPACE)
 
     def batch() -> Iterator[Operation]:
@@ -235,6 +186,18 @@ def _parent(realm: Realm, request: v1.ListNamespacesRequest) -> tuple[str, tuple
             raise failure(InvalidArgument, "selector.required", choices="catalog_id or namespace_id")
 
 
+def _remove(realm: Realm, request: v1.DeleteNamespaceRequest, pointer: Pointer, namespace: v1.Namespace | None) -> None:
+    """Delete a namespace. If it is not empty, raise an error or, if `require_empty` is false, delete its contents first.
+
+    Contents are deleted one by one. If one cannot be deleted, it and the rest stay.
+    """
+    if request.HasField("require_empty") and not request.require_empty:
+        hierarchy.clear_namespace(realm, keys.last_segment(pointer.key))
+        if namespace:
+            clear(realm, namespace.catalog_id.id, full_path(namespace))
+    _remove_empty(realm, pointer, namespace)
+
+
 def _remove_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None) -> None:
     remove_empty(
         realm,
@@ -262,25 +225,20 @@ def _require_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | Non
 # --- moving a namespace ----------------------------------------------------------------------------------------------
 
 
-def _normal_update(realm: Realm, given: v1.NamespaceSpec, paths: set[str]) -> v1.NamespaceSpec:
+def _normal_update(realm: Realm, spec: v1.NamespaceSpec, paths: Set[str]) -> None:
     if {"path", "display_name"} <= paths:
         raise failure(InvalidArgument, "update.mask.path.mix", field="update_mask")
-    spec = updates.copied(given)
-    if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = exact_name(spec.display_name, resource="namespace")
     if "path" in paths:
-        spec.path[:] = exact_path(spec.path, field="path")
+        exact_path(spec.path, field="path")
     if "catalog_id" in paths and spec.HasField("catalog_id"):
         catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
         spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
-    return spec
 
 
-def _edit(namespace: v1.Namespace, spec: v1.NamespaceSpec, paths: set[str]) -> None:
-    for path in paths - {"path"}:
-        copy_field(spec, namespace, path, required=path in ("display_name", "catalog_id"))
+def _edit(_: Realm, namespace: v1.Namespace, spec: v1.NamespaceSpec, paths: Set[str], required: Set[str]) -> None:
+    copy_fields(namespace, spec, paths - {"path"}, required)
     if "path" in paths:
         # An empty path moves the namespace to the top level.
         *parents, name = spec.path or [namespace.display_name]
@@ -330,3 +288,16 @@ def _require_movable(realm: Realm, namespace: v1.Namespace, *, elsewhere: bool) 
     if found:
         name = dotted(full_path(namespace))
         raise failure(Conflict, "namespace.has.children", display_name=name, found=found)
+
+
+CALLS: Final = Calls(
+    resources.NAMESPACE,
+    NAMESPACE,
+    normal=_normal_update,
+    id_of=writable_id,
+    edit=_edit,
+    write=_write,
+    remove=_remove,
+    retries=True,
+)
+get, update, delete = CALLS.get, CALLS.update, CALLS.delete
