@@ -16,11 +16,8 @@ from skiway.foundation import resources
 from skiway.metastore import jobs
 from skiway.metastore.connectors.credentials import (
     check_credentials,
-    forget,
     keep_masked,
-    new_secret,
     refuse_old_secrets,
-    remove_all,
     shown,
 )
 from skiway.metastore.connectors.specs import (
@@ -37,6 +34,7 @@ from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored, listed, sliced
+from skiway.metastore.records.secrets import forget, new_secret, remove_all
 from skiway.metastore.resources.named import Calls
 from skiway.model import v1
 from skiway.security import SecretsStore

@@ -336,20 +336,15 @@ def pipeline_schedule(account_id: str, pipeline_id: str) -> str:
 # --- connectors and jobs ----------------------------------------------------------------------------------------------
 
 
-def secret(account_id: str, connector_id: str, secret_id: str = "") -> str:
-    """The marker that a secret with this id may exist. It holds when it was set, not a blob's address."""
-    return f"{SECRETS}{encoded(account_id)}/{encoded(connector_id)}/{encoded(secret_id)}"
-
-
-def webhook_secret(account_id: str, webhook_id: str) -> str:
-    """Marks that a webhook may have a secret; holds since when. It is set before the secret is stored."""
-    return secret(account_id, webhook_id, "webhook")
+def secret(account_id: str, owner_id: str, secret_id: str = "") -> str:
+    """The marker that a secret of a connector or webhook may exist. It holds when it was set, not a blob's address."""
+    return f"{SECRETS}{encoded(account_id)}/{encoded(owner_id)}/{encoded(secret_id)}"
 
 
 def secret_ids(key: str) -> tuple[str, str, str]:
-    """The ids of account, connector and secret in the key of a secret's marker."""
-    account_id, connector_id, secret_id = map(unquote, key.removeprefix(SECRETS).split("/"))
-    return account_id, connector_id, secret_id
+    """The ids of account, owner and secret in the key of a secret's marker."""
+    account_id, owner_id, secret_id = map(unquote, key.removeprefix(SECRETS).split("/"))
+    return account_id, owner_id, secret_id
 
 
 def schedule(account_id: str, connector_id: str) -> str:

@@ -25,7 +25,8 @@ from skiway.metastore import events
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import WEBHOOK
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.webhooks.resources import SECRETS, Position, WebhookPlace, after
+from skiway.metastore.records.secrets import SecretName
+from skiway.metastore.webhooks.resources import Position, WebhookPlace, after
 from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.storage import Stores
@@ -196,7 +197,7 @@ class Delivery:
         body = body_of(self.realm.account_id, event)
         timestamp = int(self.realm.clock().timestamp())
         try:
-            secret = self.secrets.get(self.realm.account_id, SECRETS, self.webhook_id)
+            secret = self.secrets.get(*SecretName.of(webhook).stored_as)
             headers = {
                 "Content-Type": "application/json",
                 "X-Skiway-Event-Id": event_id(self.realm.account_id, event),

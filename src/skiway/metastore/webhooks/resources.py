@@ -20,13 +20,14 @@ from skiway.metastore.records.errors import invalid_field
 from skiway.metastore.records.journal import EVENT_KINDS
 from skiway.metastore.records.kinds import WEBHOOK
 from skiway.metastore.records.realm import Realm, local_id, timestamp
+from skiway.metastore.records.secrets import OF_WEBHOOK, forget, new_secret, remove_all
 from skiway.metastore.records.updates import delete_plain
 from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.security.redaction import secret_in_uri
 from skiway.security.source_access import SourceAccess
-from skiway.storage import ABSENT, Delete, Operation, Pointer, PointerStore, Put, Stores
+from skiway.storage import ABSENT, Delete, Operation, Pointer, PointerStore, Put
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +151,6 @@ def after(position: Position, sequence: int) -> Position:
     return replace(position, after=sequence, attempt=0, next_us=0, error="")
 
 
-SECRETS: Final = "webhooks"
-"""The kind of secrets in the secrets store."""
 KINDS: Final = (*EVENT_KINDS, "sync", "maintenance")
 PATTERN: Final = re.compile(r"\*|([a-z]+)\.(\*|[a-z]+)")
 LEAST_SECRET: Final = 16
@@ -165,33 +164,31 @@ def calls(secrets: SecretsStore, access: SourceAccess | None) -> NamedCalls[v1.W
     def check(realm: Realm, webhook: v1.Webhook, spec: v1.WebhookSpec, paths: Set[str]) -> None:
         if "secret" in paths:
             _check_secret(spec.secret.encode())
-            webhook.has_secret = True
+            webhook.secret_id = f"{OF_WEBHOOK}-{realm.ids()}"
         _check(webhook)
         if access is not None and "url" in paths:
             access.of_account(realm.account_id).check_url(webhook.url)
 
     @contextmanager
-    def writing(realm: Realm, webhook: v1.Webhook, spec: v1.WebhookSpec, new: bool) -> Iterator[tuple[Operation, ...]]:
-        webhook_id, secret = webhook.resource_id.id, spec.secret.encode()
-        if new:
-            with _new_secret(realm, secrets, webhook_id, secret):
-                events.sequence_pending(realm.stores.pointers, realm.account_id)
-                begun = WebhookPlace(realm, webhook_id).begin(events.head(realm.stores.pointers, realm.account_id))
-                yield (begun,)
-        elif secret:
-            # The secret first: no request to the new address may be signed with the old secret.
-            with _replaced_secret(realm, secrets, webhook_id, secret):
-                yield ()
-        else:
+    def writing(
+        realm: Realm, webhook: v1.Webhook, spec: v1.WebhookSpec, before: v1.Webhook | None
+    ) -> Iterator[tuple[Operation, ...]]:
+        if before is not None and before.secret_id == webhook.secret_id:
             yield ()
+            return
+        with new_secret(realm, secrets, webhook, data=spec.secret.encode()) as taken:
+            if before is not None:
+                yield (taken,)
+            else:
+                events.sequence_pending(realm.stores.pointers, realm.account_id)
+                head = events.head(realm.stores.pointers, realm.account_id)
+                yield taken, WebhookPlace(realm, webhook.resource_id.id).begin(head)
+        if before is not None:
+            forget(realm, secrets, before)
 
     def deleted(realm: Realm, webhook_id: str) -> None:
         WebhookPlace(realm, webhook_id).forget()
-        marker = realm.stores.pointers.get(keys.webhook_secret(realm.account_id, webhook_id))
-        if marker is None:  # a webhook of an older version
-            secrets.delete(realm.account_id, SECRETS, webhook_id)
-        else:
-            remove_secret(realm.stores, secrets, marker)
+        remove_all(realm, secrets, webhook_id)
 
     return NamedCalls(
         resources.WEBHOOK,
@@ -227,49 +224,6 @@ def _place(realm: Realm, given: v1.ResourceId) -> WebhookPlace:
     webhook_id = local_id(realm, given, v1.RK_WEBHOOK, field="webhook_id")
     realm.by_id(WEBHOOK, webhook_id, damaged=True)
     return WebhookPlace(realm, webhook_id)
-
-
-# --- secrets ----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _new_secret(realm: Realm, secrets: SecretsStore, webhook_id: str, secret: bytes) -> Iterator[None]:
-    """Store the secret of a new webhook, after a marker by which gc finds it if this process dies."""
-    marker = Put(keys.webhook_secret(realm.account_id, webhook_id), realm.clock().isoformat(), expect=ABSENT)
-    (marked,) = realm.stores.pointers.apply([marker])
-    secrets.put(realm.account_id, SECRETS, webhook_id, secret)
-    try:
-        yield
-    except BaseException:
-        remove_secret(realm.stores, secrets, marked)
-        raise
-
-
-@contextmanager
-def _replaced_secret(realm: Realm, secrets: SecretsStore, webhook_id: str, secret: bytes) -> Iterator[None]:
-    """Store a secret. If the block fails, the previous one is stored again."""
-    before: bytes | None = None
-    with suppress(NotFound):
-        before = secrets.get(realm.account_id, SECRETS, webhook_id)
-    secrets.put(realm.account_id, SECRETS, webhook_id, secret)
-    try:
-        yield
-    except Exception:
-        if before is not None:
-            secrets.put(realm.account_id, SECRETS, webhook_id, before)
-        raise
-
-
-def remove_secret(stores: Stores, secrets: SecretsStore, marker: Pointer, *, dry_run: bool = False) -> bool:
-    """Delete the secret of a marker unless its webhook exists. Return whether it was deleted, or would be."""
-    account_id, webhook_id, _ = keys.secret_ids(marker.key)
-    if stores.pointers.get(keys.webhook(account_id, webhook_id)) is not None:
-        return False
-    if not dry_run:
-        secrets.delete(account_id, SECRETS, webhook_id)
-        with suppress(Conflict, NotFound):
-            stores.pointers.apply([Delete(marker.key, expect=marker.version)])
-    return True
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
