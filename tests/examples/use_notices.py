@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -111,12 +112,14 @@ def command(*arguments: str) -> str:
     return result.output
 
 
-class expected(suppress):
+@contextmanager
+def expected(error: type[Exception]) -> Iterator[None]:
     """A block that must raise."""
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
-        assert kind is not None, f"{self._exceptions} was not raised"
-        return super().__exit__(kind, error, traceback)
+    try:
+        yield
+    except error:
+        return
+    raise AssertionError(f"{error.__name__} was not raised")
 
 
 if __name__ == "__main__":

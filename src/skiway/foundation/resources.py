@@ -125,7 +125,8 @@ class Resource:
     def paths(self) -> frozenset[str]:
         """The paths that update masks can have."""
         fields = self.spec.DESCRIPTOR.fields_by_name
-        inner = (f"{part}.{field.name}" for part in self.parts for field in fields[part].message_type.fields)
+        parts: Any = {part: fields[part].message_type for part in self.parts}
+        inner = (f"{part}.{field.name}" for part, message in parts.items() for field in message.fields)
         return frozenset((*map(self.path, fields), *inner))
 
     def message(self, name: str) -> type[Any]:

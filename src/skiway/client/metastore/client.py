@@ -20,7 +20,7 @@ from skiway.client.metastore.search import Directory, Search
 from skiway.client.metastore.snapshots import Snapshots, Statistics
 from skiway.client.metastore.transactions import Queries, Transactions
 from skiway.errors import InvalidArgument
-from skiway.foundation.resources import PLAIN
+from skiway.foundation.resources import PLAIN, Resource
 from skiway.model import v1
 
 MIB: Final = 1024 * 1024
@@ -212,8 +212,12 @@ class Metastore:
         return other
 
 
+def _plain(resource: Resource) -> property:
+    return property(lambda lake: plain_collection(resource)(lake._calls))
+
+
 for _resource in PLAIN:
-    setattr(Metastore, _resource.plural, property(lambda lake, kind=_resource: plain_collection(kind)(lake._calls)))
+    setattr(Metastore, _resource.plural, _plain(_resource))
 
 
 def _parse_target(target: str, tls: TlsOptions | None) -> Location:

@@ -269,6 +269,12 @@ IDEMPOTENCY = Kind(
     title=lambda of: of.key,
     key=lambda of: keys.idempotency(of.account_id, of.operation, of.key),
 )
+OF_TABLE: Final = (
+    *(v1.Snapshot, v1.TableStats, v1.ColumnStatsSet, v1.FileStatsSet, v1.StatisticsHistory),
+    *(v1.QualityRule, v1.RuleResults),
+)
+"""The messages of what belongs to a table, which have its id."""
+
 PLAIN_KINDS: Final[Mapping[str, Kind[Any]]] = {
     plain.name: _named(
         plain.name,
@@ -280,7 +286,7 @@ PLAIN_KINDS: Final[Mapping[str, Kind[Any]]] = {
 }
 """The kinds without code of their own, by name."""
 
-KINDS = (
+KINDS: Final[tuple[Kind[Any], ...]] = (
     *(ACCOUNT, CATALOG, NAMESPACE, TABLE, VIEW, SNAPSHOT, TABLE_STATS, COLUMN_STATS, FILE_STATS),
     *(GRANT, POLICY, COLUMN_TAGS, RULE, RULE_RESULTS, WEBHOOK, PIPELINE, CONNECTOR),
     *(JOB, JOB_LOG, LEASE, TRANSACTION, IDEMPOTENCY, *PLAIN_KINDS.values()),

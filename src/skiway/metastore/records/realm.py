@@ -16,18 +16,14 @@ from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.journal import RETENTION_S, journaled
-from skiway.metastore.records.kinds import Kind
+from skiway.metastore.records.kinds import OF_TABLE, Kind
 from skiway.metastore.records.names import normal_text
 from skiway.metastore.records.policies import NO_FILES, NOT_CHANGED, CallerPolicies, Restriction
 from skiway.metastore.records.repository import Guard, Repository, Stored
 from skiway.model import v1
 from skiway.storage import Clock, Stores, utc_now
 
-GUARDED: Final = (
-    *(v1.Table, v1.View, v1.Namespace),
-    *(v1.Snapshot, v1.TableStats, v1.ColumnStatsSet, v1.FileStatsSet, v1.StatisticsHistory),
-    *(v1.QualityRule, v1.RuleResults),
-)
+GUARDED: Final = (v1.Table, v1.View, v1.Namespace, *OF_TABLE)
 """The messages of resources that policies concern."""
 
 
@@ -42,48 +38,35 @@ def columns_of(check: v1.RuleCheck) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyGuard:
+class PolicyGuard(Guard):
     """Hides what would tell a restricted caller about the original rows, and refuses changes by it."""
 
     policies: CallerPolicies
-
-    @property
-    def sees_everything(self) -> bool:
-        """Policies hide no resources, only parts of them."""
-        return True
 
     @property
     def allows_unreadable(self) -> bool:
         """Whether no policy restricts the caller: which objects policies are about may be unknown."""
         return not self.policies.restrict_anything
 
-    def sees(self, value: Message) -> bool:  # noqa: ARG002
-        """Policies hide no resources, only parts of them."""
-        return True
-
     def shown(self, value: Message) -> Message | None:
         """The resource without what tells about the original rows."""
+        restriction = self.policies.of_table(value.table_id.id) if isinstance(value, OF_TABLE) else None
+        if restriction is None:
+            return value
         match value:
             case v1.Snapshot():
-                return _without_counts(value) if self.policies.of_table(value.table_id.id) else value
-            case v1.FileStatsSet():
-                return None if self.policies.of_table(value.table_id.id) else value
+                return _without_counts(value)
             case v1.TableStats():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None else None if found.filters else _without_upstream(value)
+                return None if restriction.filters else _without_upstream(value)
             case v1.ColumnStatsSet():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None else _without_masked(value, found)
+                return _without_masked(value, restriction)
             case v1.StatisticsHistory():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None else _history_without_masked(value, found)
+                return _history_without_masked(value, restriction)
             case v1.QualityRule():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None or not _tells(value.check, found) else None
+                return None if _tells(value.check, restriction) else value
             case v1.RuleResults():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None else _without_telling(value, found)
-        return value
+                return _without_telling(value, restriction)
+        return None
 
     def require_change(self, *states: Message) -> None:
         """Raise if the caller is restricted on the resource, which was as in the first state.
@@ -109,21 +92,13 @@ class PolicyGuard:
                 return self.policies.of(on)
             case v1.Namespace():
                 return self.policies.of_namespace(on)
-            case (
-                v1.Snapshot()
-                | v1.TableStats()
-                | v1.ColumnStatsSet()
-                | v1.FileStatsSet()
-                | v1.StatisticsHistory()
-                | v1.QualityRule()
-                | v1.RuleResults()
-            ):
+            case _ if isinstance(on, OF_TABLE):
                 return self.policies.of_table(on.table_id.id)
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class BothGuards:
+class BothGuards(Guard):
     """What two guards allow."""
 
     first: Guard

@@ -10,10 +10,11 @@ Listings are paged. A page token names the last resource of the page, so pages s
 from __future__ import annotations
 
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -76,28 +77,36 @@ Also = Callable[[Stored[M]], Iterable[Operation]]
 """Returns further operations for the batch that writes a resource, given what will be written."""
 
 
-class Guard(Protocol):
+class Guard(ABC):
     """Decides which resources of a kind a caller sees and may change."""
+
+    __slots__ = ()
 
     @property
     def sees_everything(self) -> bool:
         """Whether the caller sees all resources of the account."""
+        return True
 
     @property
     def allows_unreadable(self) -> bool:
         """Whether the caller may delete resources that cannot be read, whatever they are."""
+        return False
 
-    def sees(self, value: Message) -> bool:
+    def sees(self, value: Message) -> bool:  # noqa: ARG002
         """Whether the caller sees the resource. What a caller does not see does not exist for them."""
+        return True
 
     def shown(self, value: Message) -> Message | None:
         """What the caller sees of a resource that it sees; None if that is nothing."""
+        return value
 
+    @abstractmethod
     def require_change(self, *states: Message) -> None:
         """Raise `PermissionDenied` unless the caller may change the resource, in all these states."""
 
     def require_create(self, value: Message) -> None:
         """Raise `PermissionDenied` unless the caller may create the resource."""
+        self.require_change(value)
 
 
 @dataclass(frozen=True, slots=True)

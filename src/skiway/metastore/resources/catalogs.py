@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from itertools import islice
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -109,4 +109,5 @@ def _require_empty(realm: Realm, catalog_id: str, name: str) -> None:
 
 
 CALLS: Final = Calls(resources.CATALOG, CATALOG, _check, id_of=writable_id, write=_write, remove=_remove)
-create, get, list_, update, delete = CALLS.create, CALLS.get, CALLS.list_, CALLS.update, CALLS.delete
+list_: Callable[[Realm, v1.ListCatalogsRequest], v1.ListCatalogsResponse] = CALLS.list_
+create, get, update, delete = CALLS.create, CALLS.get, CALLS.update, CALLS.delete

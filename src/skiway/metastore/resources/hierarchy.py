@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -152,6 +152,19 @@ def table(realm: Realm, given: v1.ResourceId, *, field: str = "table_id", damage
     """The table with the id that the request has in `field`; if `damaged`, also one with a damaged record."""
     table_id = local_id(realm, given, v1.RK_TABLE, field=field)
     return realm.by_id(TABLE, table_id, damaged=damaged)
+
+
+OBJECTS: Final[Mapping[int, Kind[Any]]] = {kind.number: kind for kind in (CATALOG, NAMESPACE, TABLE, VIEW)}
+"""The kinds of objects that grants and policies name."""
+
+
+def named_object(realm: Realm, given: v1.ResourceId, *, field: str) -> Any:
+    """The catalog, namespace, table or view with the id that the request has in `field`."""
+    kind = OBJECTS.get(given.kind)
+    if kind is None:
+        wanted = "catalog, namespace, table or view"
+        raise failure(InvalidArgument, "kind", field=field, found=kind_name(given.kind), wanted=wanted)
+    return realm.by_id(kind, local_id(realm, given, kind.number, field=field)).value
 
 
 def state_digest(realm: Realm) -> bytes:

@@ -69,9 +69,9 @@ class Calls(Generic[M]):
         resource = self.resource
         if not request.HasField("spec"):
             raise failure(InvalidArgument, "spec.required", field="spec")
-        spec, response = updates.copied(request.spec), resource.message("Create{}Response")
+        response = resource.message("Create{}Response")
         fields = {path for path in resource.paths if "." not in path}
-        self.normal(realm, spec, fields)
+        spec = self._prepared(realm, request.spec, fields, named=True)
         compared = self.compared(request, spec)
         claim: Claim[Any] = Claim(realm, f"Create{resource.title}", request.idempotency.key, compared, response)
 
@@ -103,10 +103,7 @@ class Calls(Generic[M]):
         own_id, resource = self.id_in(realm, request), self.resource
         allowed = resource.paths - set(resource.fixed)
         paths = updates.masked_paths(request.update_mask, allowed=allowed, resource=resource.name)
-        spec = updates.copied(request.spec)
-        for secret in set(resource.secrets) - paths:
-            spec.ClearField(secret)
-        self.normal(realm, spec, paths)
+        spec = self._prepared(realm, request.spec, paths)
 
         def write(current: Stored[M], desired: M) -> Stored[M]:
             if self.write is not None:
@@ -143,11 +140,19 @@ class Calls(Generic[M]):
         field = f"{self.resource.name}_id"
         return self.id_of(realm, getattr(request, field), self.resource.number, field=field)
 
+    def _prepared(self, realm: Realm, given: Any, paths: Set[str], *, named: bool = False) -> Any:
+        """A copy of a spec as its fields are stored. If `named`, it must have a name."""
+        spec = updates.copied(given)
+        for secret in set(self.resource.secrets) - paths:
+            spec.ClearField(secret)
+        if "display_name" in paths and (named or spec.HasField("display_name")):
+            exact_name(spec.display_name, resource=self.resource.name)
+        self.normal(realm, spec, paths)
+        return spec
+
     def _edit(self, realm: Realm, edited: Any, spec: Any, paths: Set[str], *, required: Set[str]) -> None:
         """Copy the fields in `paths` from the spec, those in `required` only if they are set, and check the result."""
         before = updates.copied(edited)
-        if "display_name" in paths and (spec.HasField("display_name") or not required):
-            exact_name(spec.display_name, resource=self.resource.name)
         self.edit(realm, edited, spec, paths - set(self.resource.secrets), required)
         self.check(realm, edited, spec, paths)
         addresses = (field.name for field in self.resource.fields if field.is_address)

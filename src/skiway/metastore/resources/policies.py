@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from typing import Final
 
-from skiway.errors import AlreadyExists, Contention, InvalidArgument, PreconditionFailed
+from skiway.errors import AlreadyExists, Contention, PreconditionFailed
 from skiway.foundation import resources
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure, invalid_field
-from skiway.metastore.records.kinds import COLUMN_TAGS, POLICY, TABLE, VIEW
+from skiway.metastore.records.kinds import COLUMN_TAGS, POLICY, TABLE
 from skiway.metastore.records.names import MAX_NAME
 from skiway.metastore.records.policies import EVERYONE, Subject, column_matches, current_columns
-from skiway.metastore.records.realm import Realm, kind_name, local_id
+from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import retrying
 from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import named_object
 from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
 from skiway.sandbox.queries import Queries
@@ -210,24 +211,10 @@ def _objects(realm: Realm, policy: v1.Policy) -> list[Relation]:
         )
     relations: list[Relation] = []
     for given in policy.objects:
-        match given.kind:
-            case v1.RK_CATALOG:
-                found = hierarchy.catalog(realm, given, field="objects").value.resource_id
-            case v1.RK_NAMESPACE:
-                found = hierarchy.namespace(realm, given, field="objects").value.resource_id
-            case v1.RK_TABLE:
-                table = hierarchy.table(realm, given, field="objects").value
-                relations.append(table)
-                found = table.resource_id
-            case v1.RK_VIEW:
-                view_id = local_id(realm, given, v1.RK_VIEW, field="objects")
-                view = realm.by_id(VIEW, view_id).value
-                relations.append(view)
-                found = view.resource_id
-            case _:
-                wanted = "catalog, namespace, table or view"
-                raise failure(InvalidArgument, "kind", field="objects", found=kind_name(given.kind), wanted=wanted)
-        given.CopyFrom(found)
+        found = named_object(realm, given, field="objects")
+        if isinstance(found, Relation):
+            relations.append(found)
+        given.CopyFrom(found.resource_id)
     return relations
 
 

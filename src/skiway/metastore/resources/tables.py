@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -133,7 +133,8 @@ def _check_connector(realm: Realm, given: v1.ResourceId) -> None:
 CALLS: Final = TABLES.calls(resources.TABLE, check=_check, normal=_normal, edit=_edit, deleted=purge_table)
 """The calls for tables. A deleted one's snapshots and statistics become unreachable at once, and are deleted afterwards."""
 
-update, delete = CALLS.update, CALLS.delete
+update: Callable[[Realm, v1.UpdateTableRequest], v1.UpdateTableResponse] = CALLS.update
+delete = CALLS.delete
 
 MAINTENANCE: Final = "maintenance."
 """The prefix of the properties that say what runs by itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from functools import cached_property
 from hashlib import sha256
 from typing import Final
@@ -289,4 +289,5 @@ def _name_only(relation: v1.NameRef) -> None:
 
 
 CALLS: Final = VIEWS.calls(resources.VIEW, normal=_normal, edit=_edit, shown=without_claims)
-get, update, delete = CALLS.get, CALLS.update, CALLS.delete
+update: Callable[[Realm, v1.UpdateViewRequest], v1.UpdateViewResponse] = CALLS.update
+get, delete = CALLS.get, CALLS.delete
