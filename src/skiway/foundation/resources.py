@@ -167,6 +167,9 @@ TABLE: Final = Resource(
     read_permission="table.read",
     parts=("upstream",),
 )
+SNAPSHOT: Final = Resource(
+    "snapshot", "Show, roll back and delete snapshots of tables.", "table.write", read_permission="table.read"
+)
 VIEW: Final = Resource(
     "view",
     "Show, create and delete views.",

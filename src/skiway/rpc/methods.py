@@ -25,11 +25,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from tenacity import Retrying
 
 from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, TimedOut
+from skiway.foundation.resources import Resource
 from skiway.foundation.threads import WatchedCall, deadline_passed
 from skiway.metastore import Realm
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.realm import kind_name
-from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
 from skiway.request_path import Call, Operation
 
@@ -120,29 +120,28 @@ class Service:
             )
 
 
-def service(name: str, category: str, rules: Mapping[str, Rule], *, for_platform: bool = False) -> Service:
+def service(name: str, category: str, **rules: Rule) -> Service:
     """The service of `proto/skiway/v1` with this name."""
-    descriptor = v1.Table.DESCRIPTOR.file.pool.FindServiceByName(f"skiway.v1.{name}")
-    return Service(descriptor, category, rules, for_platform)
+    return Service(v1.Table.DESCRIPTOR.file.pool.FindServiceByName(f"skiway.v1.{name}"), category, rules)
 
 
-def basic_rules(functions: Any, noun: str, read: str, *write: str, nouns: str = "") -> dict[str, Rule]:
-    """The rules of the methods that most kinds of resources have; `functions` is the module or object with their functions."""
-    return {
-        f"List{nouns or f'{noun}s'}": reads(functions.list_, read),
-        f"Get{noun}": reads(functions.get, read),
-        f"Create{noun}": changes(functions.create, *write),
-        f"Update{noun}": changes(functions.update, *write),
-        f"Delete{noun}": changes(functions.delete, *write),
-    }
+def service_of(
+    functions: Any, resource: Resource, *, category: str = "", for_platform: bool = False, **more: Rule
+) -> Service:
+    """The service for a kind of resource: the methods that kinds have, and those that this kind has in addition or instead.
 
-
-def service_of(calls: NamedCalls[Any], *, category: str = "", **more: Rule) -> Service:
-    """The service for a kind of resource: the basic methods, and those that this kind has in addition or instead."""
-    resource, permission = calls.resource, calls.resource.permission
+    `functions` is the module or the object with the functions behind the usual methods.
+    """
+    noun, permission = resource.title, resource.permission
     read = resource.read_permission or permission
-    rules = basic_rules(calls, resource.title, read, permission, nouns=resource.plural.title())
-    return Service(resource.service, category or resource.name, {**rules, **more})
+    rules = {
+        f"List{resource.plural.title()}": reads(functions.list_, read),
+        f"Get{noun}": reads(functions.get, read),
+        f"Create{noun}": changes(functions.create, permission),
+        f"Update{noun}": changes(functions.update, permission),
+        f"Delete{noun}": changes(functions.delete, permission),
+    }
+    return Service(resource.service, category or resource.name, {**rules, **more}, for_platform)
 
 
 MAX_ITEMS: Final = 20_000
