@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
 from skiway.foundation.resources import RESOURCES
 from skiway.metastore.records import keys
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.journal import packed, unpacked
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, RULE, SNAPSHOT, TABLE, VIEW, Kind
 from skiway.metastore.records.realm import Realm
@@ -221,8 +221,7 @@ def _newest(realm: Realm, limit: int) -> tuple[list[v1.Event], int]:
 
 def _checked(after: int) -> int:
     if after < 0:
-        wanted = "use a number from 0 on"
-        raise failure(InvalidArgument, "field.invalid", field="after", found=str(after), wanted=wanted)
+        raise invalid_field("after", str(after), "use a number from 0 on")
     return after
 
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Final
 
-from skiway.errors import InvalidArgument
 from skiway.foundation import resources
 from skiway.metastore import jobs
 from skiway.metastore.connectors.credentials import (
@@ -29,7 +28,7 @@ from skiway.metastore.connectors.specs import (
 )
 from skiway.metastore.jobs.api import rescheduled, unscheduled
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import invalid_field
 from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.records.realm import Realm
@@ -199,8 +198,7 @@ def _edit(
 def _set_state(connector: v1.Connector, spec: v1.ConnectorSpec) -> None:
     if spec.state not in (v1.CS_ACTIVE, v1.CS_PAUSED):
         found = v1.ConnectorState.Name(spec.state) if spec.state in v1.ConnectorState.values() else str(spec.state)
-        wanted = "set CS_ACTIVE or CS_PAUSED; to delete the connector, call DeleteConnector"
-        raise failure(InvalidArgument, "field.invalid", field="state", found=found, wanted=wanted)
+        raise invalid_field("state", found, "set CS_ACTIVE or CS_PAUSED; to delete the connector, call DeleteConnector")
     connector.state = spec.state
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from skiway.errors import Contention, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.records.names import HUMPS, PUNCTUATION, SECRETS
 from skiway.metastore.records.realm import Realm
@@ -145,8 +145,7 @@ def scheme(text: str) -> str:
     """The authentication scheme as it is stored; `none` if it is blank."""
     name = text.strip().lower() or NO_SCHEME
     if name not in SCHEMES:
-        wanted = f"use {', '.join(SCHEMES)}"
-        raise failure(InvalidArgument, "field.invalid", field="auth.scheme", found=text, wanted=wanted)
+        raise invalid_field("auth.scheme", text, f"use {', '.join(SCHEMES)}")
     return name
 
 
@@ -178,7 +177,7 @@ def _check_token_endpoint(url: str, *, field: str) -> None:
         is_valid = False
     if not is_valid:
         wanted = "use an address such as https://host/path, without user and password"
-        raise failure(InvalidArgument, "field.invalid", field=field, found="not such an address", wanted=wanted)
+        raise invalid_field(field, "not such an address", wanted)
 
 
 def shown(connector: v1.Connector) -> v1.Connector:
@@ -205,8 +204,7 @@ def keep_masked(given: MutableMapping[str, str], stored: Mapping[str, str], *, f
     for key, value in list(given.items()):
         if value == MASK:
             if key not in stored:
-                wanted = f"send the value of {key}"
-                raise failure(InvalidArgument, "field.invalid", field=field, found=MASK, wanted=wanted)
+                raise invalid_field(field, MASK, f"send the value of {key}")
             given[key] = stored[key]
 
 

@@ -12,7 +12,7 @@ from skiway.config.server import Quota
 from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
 from skiway.foundation import resources
 from skiway.metastore.records import keys
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import ACCOUNT
 from skiway.metastore.records.names import exact_name, refuse_secrets
 from skiway.metastore.records.realm import PLATFORM, Realm, kind_name
@@ -86,12 +86,11 @@ def _check_spec(_: Realm, spec: v1.AccountSpec, paths: Set[str]) -> None:
 def _check_quotas(given: Mapping[str, float]) -> None:
     for name, value in given.items():
         if name not in QUOTAS:
-            wanted = f"use {', '.join(QUOTAS)}"
-            raise failure(InvalidArgument, "field.invalid", field="quotas", found=name, wanted=wanted)
+            raise invalid_field("quotas", name, f"use {', '.join(QUOTAS)}")
         is_rate = name.endswith(".per_second")
         if not (math.isfinite(value) and value >= MIN_QUOTA and (is_rate or value.is_integer())):
             wanted = "use a number from 1 on" if is_rate else "use a whole number from 1 on"
-            raise failure(InvalidArgument, "field.invalid", field=f"quotas.{name}", found=f"{value:g}", wanted=wanted)
+            raise invalid_field(f"quotas.{name}", f"{value:g}", wanted)
 
 
 def _chosen_id(given: v1.ResourceId) -> str:
@@ -101,7 +100,7 @@ def _chosen_id(given: v1.ResourceId) -> str:
         raise failure(InvalidArgument, "account.id.id.required", field="account_id")
     if not PLAIN_ID.fullmatch(given.id):
         wanted = "use up to 64 of A-Z, a-z, 0-9, _, - and, not first, dots; by-id, by-name and _system are reserved"
-        raise failure(InvalidArgument, "field.invalid", field="account_id", found=given.id, wanted=wanted)
+        raise invalid_field("account_id", given.id, wanted)
     return given.id
 
 

@@ -69,6 +69,5 @@ def revoke(realm: Realm, request: v1.RevokeGrantRequest) -> v1.RevokeGrantRespon
 def _grantee(text: str) -> str:
     """A grantee as it is stored. Names of roles are in lower case, as everywhere."""
     if not GRANTEE.fullmatch(text) or len(text) > MAX_NAME:
-        wanted = "give user:<subject> or role:<name>, such as user:ada"
-        raise invalid_field("grantee", repr(text[:100]), wanted)
+        raise invalid_field("grantee", repr(text[:100]), "give user:<subject> or role:<name>, such as user:ada")
     return text.lower() if text.startswith("role:") else text

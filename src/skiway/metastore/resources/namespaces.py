@@ -12,7 +12,7 @@ from typing import Final
 from skiway.errors import Conflict, InvalidArgument
 from skiway.foundation import resources
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import NAMESPACE
 from skiway.metastore.records.names import (
     dotted,
@@ -275,8 +275,7 @@ def _new_parent(realm: Realm, current: v1.Namespace, desired: v1.Namespace) -> t
     path = full_path(current)
     above = find_path(realm, catalog.value, desired.parents[: len(path)])
     if above is not None and above.value.resource_id == current.resource_id:
-        wanted = "choose a path outside of the namespace itself"
-        raise failure(InvalidArgument, "field.invalid", field="path", found=dotted(full_path(desired)), wanted=wanted)
+        raise invalid_field("path", dotted(full_path(desired)), "choose a path outside of the namespace itself")
     parent = require_path(realm, catalog.value, desired.parents)
     return parent.pointer, full_path(parent.value)
 

@@ -162,8 +162,7 @@ def _check_filter(policy: v1.Policy) -> None:
 def _check_mask(policy: v1.Policy, relations: Sequence[Relation]) -> None:
     mask = policy.mask
     if mask.kind not in (v1.MK_NULL, v1.MK_HASH, v1.MK_PARTIAL, v1.MK_EXPRESSION):
-        wanted = "choose MK_NULL, MK_HASH, MK_PARTIAL or MK_EXPRESSION"
-        raise invalid_field("mask.kind", str(mask.kind), wanted)
+        raise invalid_field("mask.kind", str(mask.kind), "choose MK_NULL, MK_HASH, MK_PARTIAL or MK_EXPRESSION")
     if (mask.kind == v1.MK_EXPRESSION) != bool(mask.expression.strip()) or len(mask.expression) > MAX_SQL:
         found = f"{len(mask.expression)} characters long"
         raise invalid_field("mask.expression", found, f"give up to {MAX_SQL} characters with MK_EXPRESSION, else none")

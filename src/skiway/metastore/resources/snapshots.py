@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import SNAPSHOT
 from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
@@ -289,9 +289,7 @@ def current_put(realm: Realm, table_id: str, snapshot_id: int, *, before: Pointe
 def check_id(snapshot_id: int, *, field: str) -> None:
     """Raise unless the id is valid. 0 is."""
     if snapshot_id < 0:
-        raise failure(
-            InvalidArgument, "field.invalid", field=field, found=str(snapshot_id), wanted="use a number from 0 on"
-        )
+        raise invalid_field(field, str(snapshot_id), "use a number from 0 on")
 
 
 def _current_pointer(realm: Realm, table_id: str) -> Pointer | None:

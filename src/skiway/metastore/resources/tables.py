@@ -12,7 +12,7 @@ from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation import resources
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.names import normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.updates import copy_fields
@@ -88,9 +88,7 @@ def _check_json(text: str) -> None:
         json.loads(text)
     except ValueError:
         found = "blank" if not text.strip() else "not JSON"
-        raise failure(
-            InvalidArgument, "field.invalid", field="schema_json", found=found, wanted="give the schema as JSON"
-        ) from None
+        raise invalid_field("schema_json", found, "give the schema as JSON") from None
 
 
 def _edit(_: Realm, table: v1.Table, spec: v1.TableSpec, paths: Set[str], required: Set[str]) -> None:
