@@ -245,7 +245,7 @@ def copy_field(source: Message, target: Message, path: str, *, required: bool = 
         target.ClearField(name)
 
 
-def copy_fields(target: Message, source: Message, paths: Iterable[str], required: Set[str]) -> None:
+def copy_fields(target: Message, source: Message, paths: Iterable[str], required: Set[str] = frozenset()) -> None:
     """Set the fields at the paths to their values in `source`. Raise if that clears one of those that are `required`."""
     for path in sorted(paths):
         copy_field(source, target, path, required=path in required)

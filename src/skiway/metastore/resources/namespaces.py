@@ -72,37 +72,25 @@ def list_(realm: Realm, request: v1.ListNamespacesRequest) -> v1.ListNamespacesR
     return v1.ListNamespacesResponse(namespaces=namespaces, page=page)
 
 
-def find(realm: Realm, catalog_id: str, path: Sequence[str]) -> v1.Namespace | None:
-    """The namespace at a path, or None. One with a damaged record has `damage` set."""
-    wanted = tuple(map(normal_text, path))
-    if not wanted or not all(wanted):
-        return None
-    key = keys.namespace_path(realm.account_id, catalog_id, wanted)
-    namespace = realm.all(NAMESPACE).entry(realm.stores.pointers.get(key))
-    return None if namespace is None else namespace.value
-
-
 def lookup(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.Namespace | None:
     """The namespace at a path, in any case if the catalog is managed, or None. One with a damaged record has `damage` set."""
-    exact = find(realm, catalog_id.id, path)
-    if exact is not None or not all(map(normal_text, path)):
-        return exact
-    namespace = find_path(
-        realm, hierarchy.catalog(realm, catalog_id).value, tuple(map(normal_text, path)), damaged=True
-    )
-    return None if namespace is None else namespace.value
+    return _lookup(realm, hierarchy.catalog(realm, catalog_id, damaged=True).value, path)
 
 
 def find_any_case(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> v1.Namespace | None:
     """The namespace at a path, or else one whose path differs in case only; None if there is none."""
-    catalog_id = catalog.resource_id.id
-    exact = find(realm, catalog_id, path)
-    if exact is not None:
+    exact = _lookup(realm, catalog, path)
+    if exact is not None or is_managed(catalog):
         return exact
     wanted = [folded(normal_text(segment)) for segment in path]
-    if is_managed(catalog):
-        return realm.all(NAMESPACE).named(keys.namespace_fold(realm.account_id, catalog_id, wanted))
-    return next((each for each in scan(realm, catalog_id) if list(map(folded, full_path(each))) == wanted), None)
+    others = scan(realm, catalog.resource_id.id)
+    return next((each for each in others if list(map(folded, full_path(each))) == wanted), None)
+
+
+def _lookup(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> v1.Namespace | None:
+    wanted = tuple(map(normal_text, path))
+    stored = find_path(realm, catalog, wanted, damaged=True) if wanted and all(wanted) else None
+    return None if stored is None else stored.value
 
 
 def scan(realm: Realm, catalog_id: str) -> Iterator[v1.Namespace]:
@@ -146,7 +134,7 @@ def _create(
     catalog = hierarchy.catalog(realm, spec.catalog_id)
     parent, known, missing = nearest(realm, catalog, spec.path)
     namespace = _new(realm, spec.catalog_id, (*known, *missing, spec.display_name))
-    copy_fields(namespace, spec, ("description", "policy_ref", "properties"), required=frozenset())
+    copy_fields(namespace, spec, ("description", "policy_ref", "properties"))
     repository = writer(realm, NAMESPACE)
 
     def batch() -> Iterator[Operation]:

@@ -17,7 +17,7 @@ from skiway.metastore.records.kinds import SNAPSHOT
 from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
-from skiway.metastore.records.updates import Claim, apply_batch, copy_field, masked_paths, once, retrying
+from skiway.metastore.records.updates import Claim, apply_batch, copy_fields, masked_paths, once, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import refuse_snapshots
 from skiway.model import v1
@@ -62,8 +62,7 @@ def update(realm: Realm, request: v1.UpdateSnapshotRequest) -> v1.UpdateSnapshot
     spec = _normal(realm, request.spec)
 
     def edit(snapshot: v1.Snapshot) -> None:
-        for path in paths:
-            copy_field(spec, snapshot, path, required=path in REQUIRED)
+        copy_fields(snapshot, spec, paths, REQUIRED)
 
     def attempt() -> Stored[v1.Snapshot]:
         table = hierarchy.table(realm, spec.table_id)
@@ -148,8 +147,7 @@ def _create(realm: Realm, spec: v1.SnapshotSpec, claim: Claim[v1.CreateSnapshotR
 def _new(realm: Realm, spec: v1.SnapshotSpec, *, schema_json: str) -> v1.Snapshot:
     now = realm.now()
     snapshot = v1.Snapshot(table_id=spec.table_id, snapshot_id=spec.snapshot_id, ingested_at=now, updated_at=now)
-    for field in MUTABLE:
-        copy_field(spec, snapshot, field)
+    copy_fields(snapshot, spec, MUTABLE)
     snapshot.schema_json = spec.schema_json or schema_json
     return snapshot
 
@@ -160,9 +158,7 @@ def _same_again(spec: v1.SnapshotSpec, stored: Stored[v1.Snapshot]) -> v1.Create
     A missing schema means the one stored then, not the table's current one.
     """
     wanted = updates.copied(stored.value)
-    for field in MUTABLE:
-        if field != "schema_json" or spec.schema_json:
-            copy_field(spec, wanted, field)
+    copy_fields(wanted, spec, MUTABLE if spec.schema_json else set(MUTABLE) - {"schema_json"})
     if wanted != stored.value:
         table_id, snapshot_id = spec.table_id.id, str(spec.snapshot_id)
         raise failure(Conflict, "snapshot.mismatch", table_id=table_id, snapshot_id=snapshot_id)
