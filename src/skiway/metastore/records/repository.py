@@ -256,14 +256,7 @@ class Repository(Generic[M]):
         Creating exactly the same resource again is not an error.
         """
         prepared = self.creation(value)
-        more = tuple(also(prepared.stored))
-        try:
-            self.stores.pointers.apply([*prepared.operations, *more])
-        except Contention:
-            raise
-        except Conflict:
-            if (reason := self.explain_creation(prepared)) is not None:
-                raise reason from None
+        self._apply([*prepared.operations, *also(prepared.stored)], lambda: self.explain_creation(prepared))
         return prepared.stored
 
     def creation(self, value: M) -> Creation[M]:
@@ -294,14 +287,19 @@ class Repository(Generic[M]):
     def update(self, current: Stored[M], value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
         """Replace a resource that is unchanged since it was read, and free the names it no longer has."""
         prepared = self.replacement(current, value)
-        more = tuple(also(prepared.stored))
-        try:
-            self.stores.pointers.apply([*prepared.operations, *more])
-        except Contention:
-            raise
-        except Conflict:
-            raise self.explain(prepared) from None
+        self._apply([*prepared.operations, *also(prepared.stored)], lambda: self.explain(prepared))
         return prepared.stored
+
+    def save(self, current: Stored[M] | None, value: M, *, what: str = "", also: Also[M] = lambda _: ()) -> Stored[M]:
+        """Create a resource, or replace it as it was read.
+
+        Raise `Contention` about `what` if it was changed since, so that the caller derives it again.
+        """
+        try:
+            return self.create(value, also=also) if current is None else self.update(current, value, also=also)
+        except (AlreadyExists, NotFound, PreconditionFailed):
+            changed = what or f"the {self.kind.noun} of {self.kind.title(value)}"
+            raise failure(Contention, "store.contended", what=changed) from None
 
     def replacement(self, current: Stored[M], value: M) -> Replacement[M]:
         """Write the blob of a changed resource, and return the resource and the operations that publish it."""
@@ -329,12 +327,7 @@ class Repository(Generic[M]):
             self.require_change(value)
         names = self._namesakes(pointer) if value is None else self._names_of(pointer, value)
         batch = [Delete(each.key, expect=each.version) for each in (pointer, *names)]
-        try:
-            self.stores.pointers.apply([*batch, *also])
-        except Contention:
-            raise
-        except Conflict:
-            raise self._explain_change(pointer, None, ()) from None
+        self._apply([*batch, *also], lambda: self._explain_change(pointer, None, ()))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -365,6 +358,16 @@ class Repository(Generic[M]):
         return [name for name in found if name is not None and name.blob_uri == pointer.blob_uri]
 
     # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _apply(self, batch: Iterable[Operation], explain: Callable[[], SkiwayError | None]) -> None:
+        """Apply a batch. If the store rejects it, raise what `explain` returns; None is no error."""
+        try:
+            self.stores.pointers.apply(batch)
+        except Contention:
+            raise
+        except Conflict:
+            if (reason := explain()) is not None:
+                raise reason from None
 
     def _put(self, value: M, *, version: int) -> Stored[M]:
         key = self.kind.key(value)

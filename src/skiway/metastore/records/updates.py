@@ -388,8 +388,8 @@ class Claim(Generic[R]):
         if not self.key.strip():
             return ()
         slot = Slot(self.realm, self.operation, self.key, fingerprint(self.request))
-        record = slot.record(response.SerializeToString(deterministic=True))
-        return (_put_record(self.realm, record, expect=ABSENT, for_s=self.realm.idempotency_ttl_s),)
+        stored = response.SerializeToString(deterministic=True)
+        return (slot.put(stored, expect=ABSENT, for_s=self.realm.idempotency_ttl_s),)
 
 
 def once(claim: Claim[R], act: Callable[[], R]) -> R:
@@ -429,14 +429,23 @@ class Slot:
         if record.fingerprint.partition(BETWEEN)[2] != self.realm.rights:
             raise failure(PermissionDenied, "idempotency.rights", idempotency_key=self.key)
 
-    def record(self, response: bytes) -> v1.IdempotencyRecord:
-        """The record with a response."""
-        return v1.IdempotencyRecord(
+    def put(self, response: bytes, *, expect: int, for_s: float) -> Put:
+        """Write the record's blob, and return the operation that stores the record for `for_s` seconds."""
+        now = self.realm.clock()
+        expires_at = now + timedelta(seconds=for_s)
+        record = v1.IdempotencyRecord(
+            account_id=self.realm.account_id,
             operation=self.operation,
             key=self._own_key,
             fingerprint=f"{self.fingerprint}{BETWEEN}{self.realm.rights}",
             answer=response,
+            created_at=timestamp(now),
+            updated_at=timestamp(now),
+            expires_at=timestamp(expires_at),
         )
+        data = record.SerializeToString(deterministic=True)
+        uri = self.realm.stores.blobs.put(data, folder=keys.folder(self._where), suffix=".pb")
+        return Put(self._where, uri, expect=expect, expires_at=expires_at)
 
     def reserve(self, *, for_s: float) -> int:
         """Reserve the key, and return the version for `complete` or `free`. Raise `Conflict` if it is in use."""
@@ -461,26 +470,9 @@ class Slot:
         return f"{self.realm.caller}\n{self.key}"
 
     def _write(self, response: bytes, *, expect: int, for_s: float) -> int:
-        put = _put_record(self.realm, self.record(response), expect=expect, for_s=for_s)
+        put = self.put(response, expect=expect, for_s=for_s)
         pointers = self.realm.stores.pointers
         return pointers.compare_and_set(put.key, put.blob_uri, expect=expect, expires_at=put.expires_at).version
-
-
-def _put_record(realm: Realm, record: v1.IdempotencyRecord, *, expect: int, for_s: float) -> Put:
-    """Write the record's blob, and return the operation that stores the record for `for_s` seconds."""
-    now = realm.clock()
-    expires_at = now + timedelta(seconds=for_s)
-    dated = v1.IdempotencyRecord(
-        account_id=realm.account_id,
-        created_at=timestamp(now),
-        updated_at=timestamp(now),
-        expires_at=timestamp(expires_at),
-    )
-    dated.MergeFrom(record)
-    where = IDEMPOTENCY.key(dated)
-    data = dated.SerializeToString(deterministic=True)
-    uri = realm.stores.blobs.put(data, folder=keys.folder(where), suffix=".pb")
-    return Put(where, uri, expect=expect, expires_at=expires_at)
 
 
 def fingerprint(request: Message) -> str:

@@ -7,22 +7,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from typing import Final
 
-from skiway.errors import AlreadyExists, Contention, PreconditionFailed
 from skiway.foundation import resources
 from skiway.metastore.records import keys
-from skiway.metastore.records.errors import failure, invalid_field
+from skiway.metastore.records.errors import invalid_field
 from skiway.metastore.records.kinds import COLUMN_TAGS, POLICY, TABLE
 from skiway.metastore.records.names import MAX_NAME
 from skiway.metastore.records.policies import EVERYONE, Subject, column_matches, current_columns
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.repository import listed
 from skiway.metastore.records.updates import retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import named_object
 from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
 from skiway.sandbox.queries import Queries
-from skiway.storage import Check, Operation
+from skiway.storage import Check
 
 MAX_ITEMS: Final = 1000
 MAX_SQL: Final = 10_000
@@ -96,15 +95,9 @@ def set_tags(realm: Realm, request: v1.SetColumnTagsRequest) -> v1.SetColumnTags
             tags.columns.append(v1.TaggedColumn(column_id=number, name=name, tags=wanted))
         tags.columns.sort(key=lambda each: each.column_id)
 
-        def also(_: Stored[v1.ColumnTags]) -> tuple[Operation, ...]:
-            return (Check(table.pointer.key, expect=table.pointer.version),)
-
-        try:
-            stored = (
-                repository.create(tags, also=also) if current is None else repository.update(current, tags, also=also)
-            )
-        except (AlreadyExists, PreconditionFailed):
-            raise failure(Contention, "store.contended", what=f"the tags of table {table.value.display_name}") from None
+        unchanged = Check(table.pointer.key, expect=table.pointer.version)
+        what = f"the tags of table {table.value.display_name}"
+        stored = repository.save(current, tags, what=what, also=lambda _: [unchanged])
         return v1.SetColumnTagsResponse(tags=stored.value, meta=stored.meta)
 
     return retrying(attempt)
