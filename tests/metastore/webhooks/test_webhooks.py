@@ -26,9 +26,7 @@ from skiway.metastore.records.repository import Repository
 from skiway.metastore.records.secrets import SecretName
 from skiway.metastore.records.updates import copied
 from skiway.metastore.resources.named import NamedCalls
-from skiway.metastore.webhooks import resources as webhooks_resources
-from skiway.metastore.webhooks.delivery import Delivery, DeliveryRules, signature
-from skiway.metastore.webhooks.resources import WebhookPlace
+from skiway.metastore.webhooks import Delivery, DeliveryRules, WebhookPlace, signature
 from skiway.model import v1
 from skiway.runtime.workers import Deliveries
 from skiway.security import MemorySecrets
@@ -170,7 +168,7 @@ def test_secret_of_a_creation_or_deletion_that_was_killed_is_collected(
     kept = hooks.create("kept")
     gone = hooks.create("gone")
     with monkeypatch.context() as crashing:
-        crashing.setattr(webhooks_resources, "remove_all", lambda *_: None)
+        crashing.setattr(webhooks, "remove_all", lambda *_: None)
         crashing.setattr(type(hooks.realm.all(WEBHOOK)), "create", _killed)
         with pytest.raises(KeyboardInterrupt):
             hooks.create("new")
