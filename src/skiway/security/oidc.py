@@ -1,6 +1,6 @@
 """Mode `oidc`: JSON Web Tokens signed by an identity provider, and logins at the provider in a browser.
 
-`OidcAuthenticator` verifies a token. `identity_of` reads its claims, which providers write in different ways.
+`OidcAuthenticator` verifies a token. `bearer_of` reads its claims, which providers write in different ways.
 
 `CodeLogin` is the authorization code flow of OpenID Connect, with PKCE. The browser is sent to the provider, and returns
 with a code. The server exchanges the code for tokens. This is written here instead of using a library because it is one
@@ -27,7 +27,7 @@ from jwt.exceptions import InvalidSubjectError
 from skiway.config.server import Session
 from skiway.errors import InvalidArgument, Unauthorized
 from skiway.foundation.clock import Clock, utc_now
-from skiway.security.authentication import Accounts, Admission, Identity, Principal, Roles, TokenHeaders
+from skiway.security.authentication import Accounts, Admission, Principal, Roles, TokenHeaders
 from skiway.security.identity_provider import LOGIN, check_url, metadata_of, post_form, quoted_error, unavailable
 from skiway.security.signing_keys import (
     PublishedKeys,
@@ -109,7 +109,7 @@ class OidcAuthenticator:
         """The bearer of the token in the headers."""
         claims = self._verified(self._rules.headers.token(headers))
         self._check_time(claims)
-        return self._admission.admit(identity_of(claims, self._rules.claims))
+        return self._admission.admit(bearer_of(claims, self._rules.claims))
 
     def _verified(self, token: str) -> Mapping[str, Any]:
         """The claims of a token after verifying its signature, issuer and audience."""
@@ -216,15 +216,16 @@ LOCALE = "locale"
 GROUPS = "groups"
 
 
-def identity_of(claims: Mapping[str, Any], names: Session) -> Identity:
-    """The identity in the claims of a verified token. `a.b` names the claim `a.b`, or else `b` inside the claim `a`."""
+def bearer_of(claims: Mapping[str, Any], names: Session) -> Principal:
+    """The bearer of a verified token, without permissions. `a.b` names the claim `a.b`, or else `b` inside the claim `a`."""
     subject, locale = claims.get("sub"), claims.get(LOCALE)
     if not isinstance(subject, str) or not subject.strip():
         raise _invalid_claim("sub", "not the name of a caller")
-    return Identity(
+    return Principal(
         subject,
         _account(_claim(claims, names.account_claim), names.account_claim),
         _roles(claims, names.role_claim),
+        frozenset(),
         locale=locale if isinstance(locale, str) else "",
         expires_at=moment_of(claims, "exp"),
         groups=_groups(claims.get(GROUPS)),
