@@ -15,8 +15,7 @@ from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.lake.context import QueryShapes
 from skiway.lake.system.effects import EffectFunction, Place, table_name
 from skiway.lake.system.functions import QueryFunction, _as_number
-from skiway.lake.system.scanning import VisibleTable
-from skiway.lake.system.tables import _column_row, _snapshot_row, snapshots
+from skiway.lake.system.tables import VisibleTable, _column_row, _snapshot_row, snapshots
 from skiway.model import v1
 
 

@@ -21,7 +21,7 @@ from skiway.errors import (
     SkiwayError,
     Unsupported,
 )
-from skiway.lake.system.view_functions import CreateViewFunction
+from skiway.lake.system.effects import CreateViewFunction
 from skiway.metastore import catalogs, grants, namespaces, tables, views
 from skiway.model import v1
 from skiway.sql import QueryEngine

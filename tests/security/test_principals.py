@@ -134,5 +134,7 @@ def test_platform_principal_is_not_the_empty_principal():
 
 
 def test_principals_with_platform_roles_are_hashable() -> None:
-    admitted = Admission(Roles(), None).admit(Principal("ops", "", frozenset({"platform-admin", "unknown"}), frozenset()))
+    admitted = Admission(Roles(), None).admit(
+        Principal("ops", "", frozenset({"platform-admin", "unknown"}), frozenset())
+    )
     assert (hash(admitted) is not None, admitted.roles) == (True, frozenset({"platform-admin"}))

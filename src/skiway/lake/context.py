@@ -37,10 +37,9 @@ from skiway.config import Settings
 from skiway.errors import PreconditionFailed, SkiwayError
 from skiway.foundation.cache import Cache
 from skiway.lake.callers import Callers, Lookups
-from skiway.lake.reading.columns import Columns
+from skiway.lake.reading.columns import Columns, StatisticsCache
 from skiway.lake.reading.opened_tables import Handles
 from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES, PlanLog
-from skiway.lake.reading.statistics import StatisticsCache
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm
 from skiway.metastore.resources.hierarchy import state_digest

@@ -26,7 +26,7 @@ from skiway.lake.catalog import LakeCatalogs
 from skiway.lake.context import MAX_LISTED_AT_ONCE, Context, SparkSql, UsageLog, Versions
 from skiway.lake.reading.opened_tables import Handles
 from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES
-from skiway.lake.schema import SYSTEM_SCHEMA
+from skiway.lake.system.schema import SYSTEM_SCHEMA
 from skiway.lake.transactions import LakeTransactions, TransactionLeases
 from skiway.lake.views import ViewTable
 from skiway.lake.writing.commits import StagedStatements

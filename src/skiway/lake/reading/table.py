@@ -38,7 +38,7 @@ from skiway.formats import MatchingPart, Snapshot, TableHandle, WholeFile
 from skiway.formats.schemas import field_id
 from skiway.lake.context import unit_of_work
 from skiway.lake.policies import OriginalRows, RestrictedRows, pruning_filter, with_optional
-from skiway.lake.reading.columns import ROWID, Columns, with_nulls
+from skiway.lake.reading.columns import ROWID, Columns, in_type, with_nulls
 from skiway.lake.reading.scans import (
     MAX_FILES,
     MAX_PARTS,
@@ -55,7 +55,6 @@ from skiway.lake.reading.scans import (
     without_empty,
 )
 from skiway.lake.reading.state import TableInCall, TableState
-from skiway.lake.reading.statistics import in_type
 from skiway.metastore.resources.catalogs import SCAN_MODE, ScanMode
 from skiway.model import v1
 from skiway.sandbox.relations import FileGroup

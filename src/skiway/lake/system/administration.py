@@ -26,7 +26,7 @@ from skiway.errors import InvalidArgument
 from skiway.flightsql import READING
 from skiway.lake.context import Context
 from skiway.lake.system.effects import ActingFunction
-from skiway.lake.system.scanning import (
+from skiway.lake.system.tables import (
     Row,
     SystemScan,
     enum_name,

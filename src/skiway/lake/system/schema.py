@@ -15,20 +15,10 @@ import pyarrow as pa
 from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
-from skiway.lake.schema import SYSTEM_SCHEMA
 from skiway.lake.system import administration
 from skiway.lake.system import tables as contents
+from skiway.lake.system.effects import CreateViewFunction, DropViewFunction
 from skiway.lake.system.functions import ExplainFunction, HistogramFunction, QueryFunction
-from skiway.lake.system.scanning import (
-    Definition,
-    Row,
-    SystemScan,
-    VisibleTable,
-    enum_name,
-    moment_of,
-    readable,
-    system_table,
-)
 from skiway.lake.system.table_functions import (
     BranchFunction,
     MergeFunction,
@@ -40,13 +30,24 @@ from skiway.lake.system.table_functions import (
     TagFunction,
     UndropFunction,
 )
-from skiway.lake.system.view_functions import CreateViewFunction, DropViewFunction
+from skiway.lake.system.tables import (
+    Definition,
+    Row,
+    SystemScan,
+    VisibleTable,
+    enum_name,
+    moment_of,
+    readable,
+    system_table,
+)
 from skiway.metastore import catalogs, connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
 from skiway.metastore import views as metastore_views
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.sql import Find
+
+SYSTEM_SCHEMA: Final = "skiway"
 
 _EFFECTS: Final = (
     CreateViewFunction,

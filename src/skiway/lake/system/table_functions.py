@@ -22,7 +22,7 @@ from skiway.formats.iceberg.changes.snapshots import MAIN
 from skiway.lake.reading.columns import ROWID
 from skiway.lake.reading.scans import WithRowIds
 from skiway.lake.system.effects import ChangeTable, EffectFunction, Place
-from skiway.lake.system.scanning import enum_name
+from skiway.lake.system.tables import enum_name
 from skiway.lake.writing.writable import WritableTable
 from skiway.metastore import jobs, managed
 from skiway.metastore.jobs.queue import FINISHED

@@ -6,7 +6,6 @@
     commits         change one or several tables; REST clients that lose races take turns
     registering     tables from existing metadata files, and dropped tables that are restored
     views           views, as Iceberg clients see them
-    view_columns    the types of their columns
 
 The calls that doors and jobs make are exported here.
 """
@@ -15,7 +14,6 @@ from skiway.metastore.managed.commits import (
     ClientTurns,
     TableChange,
     TableCreation,
-    append_with_retry,
     change,
     change_all,
     commit,

@@ -15,7 +15,7 @@ import msgspec
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from skiway.errors import Busy, Conflict, Contention, InvalidArgument, SkiwayError
-from skiway.formats.iceberg.changes.commits import Change, Producer, append, plain
+from skiway.formats.iceberg.changes.commits import Change, Producer, plain
 from skiway.formats.iceberg.metadata import metadata_json, updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed.locations import (
@@ -47,7 +47,6 @@ from skiway.metastore.resources.hierarchy import writable_id
 from skiway.model import v1
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
@@ -275,13 +274,6 @@ def commit_all(
         for each in changes:
             waiting.enter_context(turns.taken(realm, each.table_id.id, each.snapshot_id))
         return _change(realm, warehouse, changes, creations)
-
-
-def append_with_retry(
-    realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, files: Sequence[DataFile]
-) -> ManagedTable:
-    """Add data files to the table. Retry if other commits are faster."""
-    return change(realm, warehouse, table_id, append(files))
 
 
 def change(

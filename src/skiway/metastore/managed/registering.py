@@ -18,12 +18,11 @@ from skiway.metastore.managed.locations import (
     chosen_folder,
     claim_place,
     files_of_table,
-    id_in,
     owner_of,
     release_place,
     table_files,
 )
-from skiway.metastore.managed.states import ManagedTable, NewState, is_certainly_undone, load, managed_record, publish
+from skiway.metastore.managed.states import ManagedTable, NewState, load, managed_record, publish, undoing
 from skiway.metastore.managed.tables import DROPPED_FILE, check_fillable, drop, new_record, recorded, required_place
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm
@@ -153,13 +152,9 @@ def _registered(
     table = new_record(realm, place, realm.ids(), name)
     metadata, files, claimed = _read(realm, warehouse, table, metadata_location)
     locations.claim(realm, table.resource_id.id)
-    try:
+    with undoing(lambda: claimed and release_place(realm.stores, metadata.location)):
         check_fillable(realm, table, metadata)
         return recorded(realm, table, metadata, metadata_location, files)
-    except SkiwayError as error:
-        if claimed and is_certainly_undone(error):
-            release_place(realm.stores, metadata.location)
-        raise
 
 
 def _overwritten(
@@ -175,12 +170,8 @@ def _overwritten(
         _check_files(metadata, files)
     else:
         metadata, files, claimed = _read(realm, warehouse, base.table, metadata_location)
-    try:
+    with undoing(lambda: claimed and release_place(realm.stores, metadata.location)):
         (made,) = publish(realm, [NewState(replace(base, files=files), metadata, metadata_location)])
-    except SkiwayError as error:
-        if claimed and is_certainly_undone(error):
-            release_place(realm.stores, metadata.location)
-        raise
     return made
 
 
@@ -229,11 +220,10 @@ def _owner_id(realm: Realm, warehouse: Warehouse, metadata_location: str) -> str
         place = at(metadata_location)
     except SkiwayError as error:
         raise _refused(metadata_location, "it is not a valid location") from error
-    account = at(warehouse.folder(locations.segment(realm.account_id)))
-    if not place.is_within(account):
-        owner = owner_of(realm.stores, place)
-        return owner.table_id if owner is not None and owner.account_id == realm.account_id else None
-    return id_in(place.path.removeprefix(f"{account.path}/").partition("/")[0])
+    if (table_id := locations.id_at(realm, warehouse, place)) is not None:
+        return table_id
+    owner = owner_of(realm.stores, place)
+    return owner.table_id if owner is not None and owner.account_id == realm.account_id else None
 
 
 def _refused(metadata_location: str, reason: str) -> InvalidArgument:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
 from skiway.formats import location as at
 from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.metadata import (
@@ -37,7 +37,7 @@ from skiway.metastore.managed.locations import (
     release_place,
     table_files,
 )
-from skiway.metastore.managed.states import ManagedTable, NewTable, is_certainly_undone, managed_record, publish
+from skiway.metastore.managed.states import ManagedTable, NewTable, managed_record, publish, undoing
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TABLE
@@ -127,12 +127,8 @@ def create_filled(
     `properties` are those of its first snapshot.
     """
     first = append(added, properties=properties)(staged.metadata, staged.files, realm.clock)
-    try:
+    with undoing(lambda: staged.files.remove(first.written)):
         return _created(realm, warehouse, staged.table, updated(staged.metadata, first.requirements, first.updates))
-    except SkiwayError as error:
-        if is_certainly_undone(error):
-            staged.files.remove(first.written)
-        raise
 
 
 def create_staged(
@@ -312,16 +308,23 @@ def _shape(
 
 def new_record(realm: Realm, place: v1.Namespace, table_id: str, name: str) -> v1.Table:
     """The record of a table that is created now."""
+    return v1.Table(**fields_of_new(realm, place, table_id, v1.RK_TABLE, name))
+
+
+def fields_of_new(
+    realm: Realm, place: v1.Namespace, of: str, kind: v1.ResourceKind.ValueType, name: str
+) -> dict[str, Any]:
+    """The first fields of the record of a table or view with the id `of` that is created now."""
     require_addressable(name)
     now = realm.now()
-    return v1.Table(
-        resource_id=resource_id(realm, table_id, v1.RK_TABLE),
-        catalog_id=place.catalog_id,
-        namespace_id=place.resource_id,
-        display_name=exact_name(name, resource="table"),
-        created_at=now,
-        updated_at=now,
-    )
+    return {
+        "resource_id": resource_id(realm, of, kind),
+        "catalog_id": place.catalog_id,
+        "namespace_id": place.resource_id,
+        "display_name": exact_name(name, resource="table" if kind == v1.RK_TABLE else "view"),
+        "created_at": now,
+        "updated_at": now,
+    }
 
 
 def _created(
@@ -331,12 +334,8 @@ def _created(
 
 
 def _recorded_or_forgotten(realm: Realm, new: NewTable, *, also: Also = _nothing_else) -> ManagedTable:
-    try:
+    with undoing(lambda: forget_staged(realm, new)):
         return recorded(realm, new.table, new.metadata, new.location, new.files, also=also)
-    except SkiwayError as error:
-        if is_certainly_undone(error):
-            forget_staged(realm, new)
-        raise
 
 
 def check_fillable(realm: Realm, table: v1.Table, metadata: TableMetadata) -> None:

@@ -16,7 +16,7 @@ from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFaile
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore.managed.commits import PAUSES, TableChange, change_all
-from skiway.metastore.managed.states import ManagedTable, is_certainly_undone, load, managed_record
+from skiway.metastore.managed.states import ManagedTable, load, managed_record, undoing
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
@@ -284,7 +284,7 @@ def append(realm: Realm, requests: Iterable[v1.AppendRowsRequest], *, area: Stag
         added = writer.close()
     write_id = ""
     if added:
-        try:
+        with undoing(writer.abort):
             write_id = staged_writes.stage(
                 realm,
                 transaction_id,
@@ -294,10 +294,6 @@ def append(realm: Realm, requests: Iterable[v1.AppendRowsRequest], *, area: Stag
                 expected_snapshot_id=first.expected_snapshot_id if first.HasField("expected_snapshot_id") else None,
                 rules=area.rules,
             )
-        except SkiwayError as error:
-            if is_certainly_undone(error):
-                writer.abort()
-            raise
     return v1.AppendRowsResponse(row_count=writer.row_count, write_id=write_id)
 
 

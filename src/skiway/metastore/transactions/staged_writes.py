@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from skiway.errors import AlreadyExists, Conflict, Contention, LimitExceeded, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import AlreadyExists, Conflict, Contention, LimitExceeded, NotFound, PreconditionFailed
 from skiway.formats import location
 from skiway.formats.iceberg.changes.commits import Change, Operation, Producer, append, delete_all, overwrite
 from skiway.formats.iceberg.changes.snapshots import MAIN, NewSnapshot
@@ -26,7 +26,7 @@ from skiway.formats.iceberg.writing.data_files import StagedManifest, read_stage
 from skiway.formats.iceberg.writing.delete_files import delete_entry
 from skiway.metastore.managed.commits import PAUSES
 from skiway.metastore.managed.locations import files_of_table
-from skiway.metastore.managed.states import ManagedTable, handle_of, is_certainly_undone
+from skiway.metastore.managed.states import ManagedTable, handle_of, undoing
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
@@ -423,12 +423,8 @@ def stage(
             raise failure(LimitExceeded, "transaction.too_large", limit=str(rules.max_writes))
         transaction.writes.append(write)
 
-    try:
+    with undoing(lambda: base.files.remove([manifest.location] if manifest else [])):
         amended(realm, transaction_id, edit)
-    except SkiwayError as error:
-        if is_certainly_undone(error) and manifest is not None:
-            base.files.remove([manifest.location])
-        raise
     return write.write_id
 
 
