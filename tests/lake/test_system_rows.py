@@ -13,9 +13,9 @@ from skiway.airport import Request, ScanOptions
 from skiway.airport.request import entered
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.lake.context import QueryShapes
-from skiway.lake.system.effects import EffectFunction, Place, table_name
+from skiway.lake.system.effects import ActingFunction, table_name
 from skiway.lake.system.functions import QueryFunction, _as_number
-from skiway.lake.system.tables import VisibleTable, _column_row, _snapshot_row, snapshots
+from skiway.lake.system.tables import Row, VisibleTable, _column_row, _snapshot_row, schema_of, snapshots
 from skiway.model import v1
 
 
@@ -53,25 +53,13 @@ def test_numbers_and_times_are_divided_into_ranges(of: pa.DataType, number: str 
     assert _as_number(pa.field("x", of)) == number
 
 
-class Renamed(EffectFunction):
+class Renamed(ActingFunction):
     """A function that changes nothing and tells the name that it was given."""
 
-    name, permission = "renamed", "table.write"
-    result = pa.schema({"name": pa.string(), "count": pa.int64()})
+    name, result = "renamed", schema_of("name text, count bigint")
 
-    def __init__(self) -> None:
-        versions = SimpleNamespace(changed=lambda _realm: None)
-        callers = SimpleNamespace(realm=lambda: None)
-        super().__init__(cast(Any, SimpleNamespace(versions=versions, callers=callers)), v1.Catalog(), cast(Any, None))
-
-    def _place(self, name: str) -> Place:
-        return Place(v1.Namespace(), "s", name)
-
-    def check(self, place: Place) -> None:
-        assert str(place) == "s.t"
-
-    def change(self, place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"name": place.name, "count": given["count"]}
+    def act(self, given: Mapping[str, Any]) -> Row:
+        return given["name"], given["count"]
 
 
 @pytest.mark.parametrize(

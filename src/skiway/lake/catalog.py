@@ -37,8 +37,7 @@ from skiway.lake.system.functions import QueryFunction, QueryTable
 from skiway.lake.system.schema import SYSTEM_SCHEMA, SystemSchema
 from skiway.lake.transactions import LakeTransactions
 from skiway.lake.views import ViewTable, view_table
-from skiway.lake.writing.commits import Changes, check_auto_commit, check_managed
-from skiway.lake.writing.inserting import PendingCreate, PendingTable, Target
+from skiway.lake.writing.inserting import Changes, PendingCreate, PendingTable, Target, check_auto_commit, check_managed
 from skiway.lake.writing.writable import WritableTable
 from skiway.metastore import Realm, catalogs, managed, namespaces, tables, views
 from skiway.metastore.records.damage import damaged_error

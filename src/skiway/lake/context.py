@@ -31,10 +31,11 @@ from typing import Final
 import pyarrow as pa
 from cachetools import FIFOCache, LRUCache, TTLCache
 
-from skiway.airport import Request, Statement, current_request
+from skiway.airport import Request, Statement, TransactionStatus, current_request
 from skiway.airport.request import call_of
 from skiway.config import Settings
-from skiway.errors import PreconditionFailed, SkiwayError
+from skiway.errors import NotFound, PreconditionFailed, SkiwayError
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.foundation.cache import Cache
 from skiway.lake.callers import Callers, Lookups
 from skiway.lake.reading.columns import Columns, StatisticsCache
@@ -43,7 +44,10 @@ from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES, PlanLog
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm
 from skiway.metastore.resources.hierarchy import state_digest
+from skiway.metastore.transactions import api, staged_writes
+from skiway.metastore.transactions.staged_writes import NewWrite, TransactionState
 from skiway.metastore.usage import Usage, add_usage
+from skiway.model import v1
 from skiway.security import Principal, utc_now
 from skiway.security.signed_tokens import QueryTokens
 from skiway.spark_queries.engine import SparkEngine
@@ -282,6 +286,63 @@ class Versions:
         with self._lock:
             self._digests[realm.account_id] = state, digest
         return digest
+
+
+_STATUS = {
+    v1.TX_OPEN: TransactionStatus.ACTIVE,
+    v1.TX_COMMITTED: TransactionStatus.COMMITTED,
+    v1.TX_ABORTED: TransactionStatus.ABORTED,
+    v1.TX_EXPIRED: TransactionStatus.ABORTED,
+}
+
+
+class StagedStatements:
+    """What callers have written in transactions which they commit themselves."""
+
+    def __init__(self, callers: Callers, warehouse: Warehouse, versions: Versions, usage: UsageLog) -> None:
+        self._callers, self._warehouse, self._versions, self._usage = callers, warehouse, versions, usage
+
+    def add(self, transaction_id: str, write: NewWrite, *, until: datetime) -> None:
+        """Add a write to a transaction, which expires at a time unless it is committed or rolled back before.
+
+        The statement has checked whether the caller may make the change, under its policies, too.
+        """
+        realm = self._callers.realm().without_policies()
+        staged_writes.opened(realm, transaction_id, until=until)
+        staged_writes.stage(realm, transaction_id, write)
+
+    def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
+        """A table as a transaction sees it, which reads the snapshot `read`, or none."""
+        try:
+            found = staged_writes.find(self._callers.realm(), transaction_id).value
+        except NotFound:
+            found = v1.Transaction(transaction_id=transaction_id)
+        return TransactionState.of(found, table_id, read=read)
+
+    def status(self, transaction_id: str) -> TransactionStatus | None:
+        """The status of a transaction; None if it has written nothing."""
+        try:
+            found = staged_writes.find(self._callers.realm(), transaction_id)
+        except NotFound:
+            return None
+        return _STATUS[found.value.state]
+
+    def commit(self, transaction_id: str, *, until: datetime) -> None:
+        """Make all writes of a transaction visible at once. The end of one without writes is stored, too."""
+        realm = self._callers.realm()
+        found = staged_writes.opened(realm.without_policies(), transaction_id, until=until)
+        if found.value.state == v1.TX_COMMITTED:  # repeating a commit changes nothing
+            return
+        done = api.commit_transaction(realm, self._warehouse, transaction_id)
+        self._versions.changed(realm)
+        for table_id in dict.fromkeys(each.table_id.id for each in done.committed):
+            self._usage.written(realm, table_id, caller=self._callers.principal.subject, unit=transaction_id)
+
+    def abort(self, transaction_id: str, *, until: datetime) -> None:
+        """Discard all writes of a transaction. The end of one without writes is stored, too."""
+        realm = self._callers.realm()
+        staged_writes.opened(realm.without_policies(), transaction_id, until=until)
+        api.abort_transaction(realm, self._warehouse, transaction_id)
 
 
 class QueryShapes:

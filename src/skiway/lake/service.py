@@ -23,13 +23,12 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.flightsql import BoundSql, FlightSql, SqlEngine, SqlResult
 from skiway.lake.callers import Callers
 from skiway.lake.catalog import LakeCatalogs
-from skiway.lake.context import MAX_LISTED_AT_ONCE, Context, SparkSql, UsageLog, Versions
+from skiway.lake.context import MAX_LISTED_AT_ONCE, Context, SparkSql, StagedStatements, UsageLog, Versions
 from skiway.lake.reading.opened_tables import Handles
 from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES
 from skiway.lake.system.schema import SYSTEM_SCHEMA
 from skiway.lake.transactions import LakeTransactions, TransactionLeases
 from skiway.lake.views import ViewTable
-from skiway.lake.writing.commits import StagedStatements
 from skiway.metastore import Realm, platform
 from skiway.request_path import Access, Observers
 from skiway.sandbox.queries import Queries

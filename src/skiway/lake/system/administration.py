@@ -17,21 +17,19 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
-from skiway.airport import Parameter
 from skiway.config import shown as shown_setting
 from skiway.config.settings import known
 from skiway.errors import InvalidArgument
 from skiway.flightsql import READING
 from skiway.lake.context import Context
-from skiway.lake.system.effects import ActingFunction
+from skiway.lake.system.effects import ActingFunction, parameters_of
 from skiway.lake.system.tables import (
     Row,
     SystemScan,
     enum_name,
     moment_of,
     place_of,
+    schema_of,
     system_table,
     unknown,
 )
@@ -205,13 +203,13 @@ class EndQueryFunction(ActingFunction):
 
     name = "end_query"
     comment = "Ends a transaction or query that skiway.queries lists: end_query('…')."
-    parameters = (Parameter("query_id", pa.string()),)
-    result = pa.schema({"query_id": pa.string(), "state": pa.string()})
+    parameters = parameters_of("query_id text")
+    result = schema_of("query_id text, state text")
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def act(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def act(self, given: Mapping[str, Any]) -> Row:
         """End the query. Callers end their own, administrators those of the account."""
         query_id = (given["query_id"] or "").strip()
         if not query_id:
@@ -221,7 +219,7 @@ class EndQueryFunction(ActingFunction):
         realm = self._context.callers.realm()
         metastore_queries.end(realm, v1.EndQueryRequest(query_id=query_id))
         state = metastore_queries.get(realm, v1.GetQueryRequest(query_id=query_id)).query.state
-        return {"query_id": query_id, "state": enum_name(v1.LeaseState, state, "LS_")}
+        return query_id, enum_name(v1.LeaseState, state, "LS_")
 
 
 @system_table(

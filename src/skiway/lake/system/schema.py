@@ -17,19 +17,9 @@ from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
 from skiway.lake.system import administration
 from skiway.lake.system import tables as contents
-from skiway.lake.system.effects import CreateViewFunction, DropViewFunction
+from skiway.lake.system.effects import EffectFunction, create_view, drop_view
 from skiway.lake.system.functions import ExplainFunction, HistogramFunction, QueryFunction
-from skiway.lake.system.table_functions import (
-    BranchFunction,
-    MergeFunction,
-    PartitionByFunction,
-    ProfileFunction,
-    RefreshFunction,
-    RollbackFunction,
-    SortByFunction,
-    TagFunction,
-    UndropFunction,
-)
+from skiway.lake.system.table_functions import EFFECTS
 from skiway.lake.system.tables import (
     Definition,
     Row,
@@ -49,19 +39,6 @@ from skiway.sql import Find
 
 SYSTEM_SCHEMA: Final = "skiway"
 
-_EFFECTS: Final = (
-    CreateViewFunction,
-    DropViewFunction,
-    RollbackFunction,
-    TagFunction,
-    BranchFunction,
-    UndropFunction,
-    PartitionByFunction,
-    SortByFunction,
-    MergeFunction,
-    RefreshFunction,
-    ProfileFunction,
-)
 _NAMES: Final = pa.schema({"schema_name": pa.string(), "table_name": pa.string()})
 
 
@@ -92,7 +69,10 @@ class SystemSchema(Schema):
             ExplainFunction(self._context, query),
             HistogramFunction(self._context, self._catalog.display_name, self._find),
             administration.EndQueryFunction(self._context),
-            *(function(self._context, self._catalog, self._find) for function in _EFFECTS),
+            *(
+                EffectFunction(declared, self._context, self._catalog, self._find)
+                for declared in (create_view, drop_view, *EFFECTS)
+            ),
         ]
 
 

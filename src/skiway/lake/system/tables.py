@@ -110,9 +110,14 @@ def system_table(
 
     `columns` has the names and types of the columns, such as `"table_id text, row_count bigint"`.
     """
-    fields = (column.split(" ") for column in columns.split(", "))
-    schema = pa.schema([pa.field(name, _TYPES[kind]) for name, kind in fields])
+    schema = schema_of(columns)
     return lambda rows: Definition(rows.__name__, comment, schema, rows)
+
+
+def schema_of(columns: str) -> pa.Schema:
+    """The columns that a text declares by their names and types."""
+    fields = (column.split(" ") for column in columns.split(", "))
+    return pa.schema([pa.field(name, _TYPES[kind]) for name, kind in fields])
 
 
 def arrow_table(schema: pa.Schema, rows: Iterator[Row]) -> pa.Table:

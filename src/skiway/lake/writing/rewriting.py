@@ -41,9 +41,8 @@ from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter, Writin
 from skiway.foundation.causes import cause_of
 from skiway.lake.reading.scans import RowIds
 from skiway.lake.reading.state import TableState
-from skiway.lake.writing.commits import Changes
-from skiway.lake.writing.inserting import BUFFER_BYTES, REFUSALS, Incoming
-from skiway.metastore.transactions.staged_writes import StagedChange
+from skiway.lake.writing.inserting import BUFFER_BYTES, REFUSALS, Changes, Incoming
+from skiway.metastore.transactions.staged_writes import NewWrite, StagedChange
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -240,7 +239,7 @@ class _ByRowId(Statement):
         if self._staged is not None:
             change = StagedChange(self._staged, self._removed, deletes)
             expected = (self._staged.base_id or 0) if self._alone else None
-            self._changes.stage(self._base, added, rows=rows, change=change, expected_snapshot_id=expected)
+            self._changes.stage(NewWrite(self._base, added, rows, change, expected))
             return
         only_new = bool(added) and not (self._removed or deletes)
         operation: Operation = "append" if only_new else "overwrite" if added else "delete"

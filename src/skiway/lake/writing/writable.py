@@ -36,9 +36,9 @@ from skiway.lake.reading.columns import ROWID, Columns
 from skiway.lake.reading.state import TableState
 from skiway.lake.reading.table import LakeTable, under_policies
 from skiway.lake.transactions import is_explicit
-from skiway.lake.writing.commits import Changes
-from skiway.lake.writing.inserting import BUFFER_BYTES, InsertRows, Target
+from skiway.lake.writing.inserting import BUFFER_BYTES, Changes, InsertRows, Target
 from skiway.lake.writing.rewriting import DeleteRows, UpdateRows
+from skiway.metastore.transactions.staged_writes import NewWrite
 from skiway.sql.queries import MERGE_ACTION, MERGE_ROWID
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class MergeIntoEmpty:
 
         def commit(files: Sequence[DataFile], rows: int) -> None:
             if is_explicit():
-                changes.stage(base, files, rows=rows, expected_snapshot_id=0)
+                changes.stage(NewWrite(base, files, rows, expected_snapshot_id=0))
             else:
                 changes.commit(overwrite([], files, based_on=None, alone=True, operation="append"))
 

@@ -284,16 +284,10 @@ def append(realm: Realm, requests: Iterable[v1.AppendRowsRequest], *, area: Stag
         added = writer.close()
     write_id = ""
     if added:
+        expected = first.expected_snapshot_id if first.HasField("expected_snapshot_id") else None
+        write = staged_writes.NewWrite(base, added, writer.row_count, expected_snapshot_id=expected)
         with undoing(writer.abort):
-            write_id = staged_writes.stage(
-                realm,
-                transaction_id,
-                base,
-                added,
-                row_count=writer.row_count,
-                expected_snapshot_id=first.expected_snapshot_id if first.HasField("expected_snapshot_id") else None,
-                rules=area.rules,
-            )
+            write_id = staged_writes.stage(realm, transaction_id, write, rules=area.rules)
     return v1.AppendRowsResponse(row_count=writer.row_count, write_id=write_id)
 
 

@@ -370,6 +370,20 @@ class StagedChange:
             raise failure(Conflict, "transaction.statements", transaction_id=transaction.transaction_id)
 
 
+@dataclass(frozen=True, slots=True)
+class NewWrite:
+    """Data files that were written for the table `base`, and the `change` of an UPDATE or DELETE.
+
+    With `expected_snapshot_id`, the commit fails unless this is still the table's current snapshot; 0 is none.
+    """
+
+    base: ManagedTable
+    files: Sequence[DataFile]
+    row_count: int
+    change: StagedChange | None = None
+    expected_snapshot_id: int | None = None
+
+
 def _staged_delete(file: DataFile) -> v1.StagedDelete:
     from skiway.formats.iceberg.manifest_files import referenced_file, vector_place
 
@@ -384,29 +398,16 @@ def _staged_delete(file: DataFile) -> v1.StagedDelete:
     )
 
 
-def stage(
-    realm: Realm,
-    transaction_id: str,
-    base: ManagedTable,
-    added: Sequence[DataFile],
-    *,
-    row_count: int,
-    change: StagedChange | None = None,
-    expected_snapshot_id: int | None = None,
-    rules: TransactionRules = RULES,
-) -> str:
-    """Add data files that were written for a table to an open transaction, and the `change` of an UPDATE or DELETE.
-
-    The caller deletes the files if this fails. Return the id of the write. With `expected_snapshot_id`, the commit fails unless
-    this is still the table's current snapshot.
-    """
+def stage(realm: Realm, transaction_id: str, new: NewWrite, *, rules: TransactionRules = RULES) -> str:
+    """Add a write to an open transaction, and return its id. The caller deletes the files if this fails."""
+    base, change = new.base, new.change
     realm.require("table.write", base.table)
-    manifest = write_staged(base.files, base.metadata, added) if added else None
+    manifest = write_staged(base.files, base.metadata, new.files) if new.files else None
     write = v1.StagedWrite(
         table_id=base.table.resource_id,
-        row_count=row_count,
-        data_files=[file.file_path for file in added],
-        expected_snapshot_id=expected_snapshot_id,
+        row_count=new.row_count,
+        data_files=[file.file_path for file in new.files],
+        expected_snapshot_id=new.expected_snapshot_id,
         write_id=realm.ids(),
     )
     if change is not None:
