@@ -253,7 +253,7 @@ class Versions:
         self._clock = clock
         self._lock = Lock()
         self._numbers: TTLCache[str, int] = TTLCache(10_000, cached_s, timer=clock)
-        self._digests: LRUCache[str, tuple[Hashable, bytes]] = LRUCache(10_000)
+        self._digests = Cache[tuple[str, Hashable], bytes](10_000)
 
     def of(self, realm: Realm, *, fresh: bool = False) -> int:
         """The number, which may be a moment old unless it must be `fresh`."""
@@ -278,14 +278,9 @@ class Versions:
     def _digest(self, realm: Realm) -> bytes:
         """The digest of the account, which takes 5 ms per thousand tables, unless the store can tell that nothing has changed."""
         state = realm.stored_state()  # before the digest is read
-        with self._lock:
-            known = self._digests.get(realm.account_id)
-        if known is not None and state is not None and known[0] == state:
-            return known[1]
-        digest = state_digest(realm)
-        with self._lock:
-            self._digests[realm.account_id] = state, digest
-        return digest
+        if state is None:
+            return state_digest(realm)
+        return self._digests.get((realm.account_id, state), lambda: state_digest(realm))
 
 
 _STATUS = {
@@ -345,32 +340,6 @@ class StagedStatements:
         api.abort_transaction(realm, self._warehouse, transaction_id)
 
 
-class QueryShapes:
-    """The columns of queries that were planned lately: DuckDB plans a query, asks for its endpoints, and then reads it."""
-
-    def __init__(self, size: int = 1000, known_s: float = 60.0) -> None:
-        self._lock = Lock()
-        self._known: TTLCache[tuple[str, ...], pa.Schema] = TTLCache(size, known_s)
-
-    def get(self, key: tuple[str, ...] | None, find: Callable[[], pa.Schema]) -> pa.Schema:
-        """The columns that are known under a key, or else those that `find` returns."""
-        with self._lock:
-            known = None if key is None else self._known.get(key)
-        if known is not None:
-            return known
-        found = find()
-        if key is not None:
-            with self._lock:
-                self._known[key] = found
-        return found
-
-    def forget(self, key: tuple[str, ...] | None) -> None:
-        """Forget columns that have changed."""
-        if key is not None:
-            with self._lock:
-                self._known.pop(key, None)
-
-
 @dataclass(frozen=True)
 class Context:
     """The state that all catalogs of a server share."""
@@ -379,7 +348,8 @@ class Context:
     handles: Handles
     transactions: LakeTransactions
     queries: QueryEngine
-    query_shapes: QueryShapes = field(default_factory=QueryShapes)
+    query_shapes: Cache[tuple[str, ...], pa.Schema] = field(default_factory=lambda: Cache(1000, lasting_s=60.0))
+    """The columns of queries that were planned lately: DuckDB plans a query, asks for its endpoints, and then reads it."""
     versions: Versions = field(default_factory=Versions)
     plans: PlanLog = field(default_factory=PlanLog)
     failed_creations: FailedCreations = field(default_factory=FailedCreations)

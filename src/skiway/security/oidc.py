@@ -16,16 +16,15 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from threading import Lock
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import jwt
-from cachetools import TTLCache
 from jwt.exceptions import InvalidSubjectError
 
 from skiway.config.server import Session
 from skiway.errors import InvalidArgument, Unauthorized
+from skiway.foundation.cache import Cache
 from skiway.foundation.clock import Clock, utc_now
 from skiway.security.authentication import Accounts, Admission, Principal, Roles, TokenHeaders
 from skiway.security.identity_provider import LOGIN, check_url, metadata_of, post_form, quoted_error, unavailable
@@ -341,8 +340,7 @@ class CodeLogin:
         check_url(issuer, allow_http=allow_http)
         self._issuer, self._client_id, self._client_secret = issuer, client_id, client_secret
         self._scopes, self._allow_http, self._timeout_s = scopes, allow_http, timeout_s
-        self._metadata: TTLCache[str, Mapping[str, Any]] = TTLCache(1, METADATA_S)
-        self._lock = Lock()
+        self._metadata = Cache[str, Mapping[str, Any]](1, lasting_s=METADATA_S)
 
     @property
     def name(self) -> str:
@@ -413,10 +411,6 @@ class CodeLogin:
         return found
 
     def _published(self) -> Mapping[str, Any]:
-        with self._lock:
-            found = self._metadata.get(self._issuer)
-        if found is None:
-            found = metadata_of(self._issuer, timeout_s=self._timeout_s, problem=LOGIN)
-            with self._lock:
-                self._metadata[self._issuer] = found
-        return found
+        return self._metadata.get(
+            self._issuer, lambda: metadata_of(self._issuer, timeout_s=self._timeout_s, problem=LOGIN)
+        )

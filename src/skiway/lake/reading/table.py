@@ -37,7 +37,7 @@ from skiway.errors import Unsupported
 from skiway.formats import MatchingPart, Snapshot, TableHandle, WholeFile
 from skiway.formats.schemas import field_id
 from skiway.lake.context import unit_of_work
-from skiway.lake.policies import OriginalRows, RestrictedRows, pruning_filter, with_optional
+from skiway.lake.policies import RestrictedRows, pruning_filter, with_optional
 from skiway.lake.reading.columns import ROWID, Columns, in_type, with_nulls
 from skiway.lake.reading.scans import (
     MAX_FILES,
@@ -46,12 +46,13 @@ from skiway.lake.reading.scans import (
     Part,
     Plan,
     RowIds,
-    WithRowIds,
+    ScannedTable,
     file_groups,
     is_direct,
     is_nested,
     numbered,
     split,
+    with_row_ids,
     without_empty,
 )
 from skiway.lake.reading.state import TableInCall, TableState
@@ -361,7 +362,7 @@ def restricted_rows(table: TableInCall, options: ScanOptions) -> Iterator[pa.Rec
             yield from part_rows(state, part, pruned) if part and part.ordinals else original_rows(state, pruned)
 
     has_ids = not table.restriction.filters  # the positions of rows would tell how many are hidden
-    base = (WithRowIds if has_ids else OriginalRows)(table.name, table.columns.announced, original)
+    base = (with_row_ids if has_ids else ScannedTable)(table.name, table.columns.announced, original)
     return under_policies(table, base).rows(options)
 
 

@@ -126,7 +126,7 @@ class QueryFunction(TableFunction):
         wanted = schema.names if options.columns is None else options.columns
         for batch in rows:
             if not batch.schema.equals(schema):
-                self._context.query_shapes.forget(key)
+                self._context.query_shapes.discard(key or ())
                 raise PreconditionFailed("the tables of the query have changed since it was planned: run it again")
             yield batch.select(wanted)
 
@@ -140,7 +140,7 @@ class QueryFunction(TableFunction):
 
     def _columns(self, query: Query, key: tuple[str, ...] | None, *, for_spark: bool) -> pa.Schema:
         columns = partial(spark_columns, self._context) if for_spark else self._context.queries.columns
-        return self._context.query_shapes.get(key, lambda: columns(query))
+        return self._context.query_shapes.get(key, lambda: columns(query)) if key else columns(query)
 
     def _key(self, query: Query, *, for_spark: bool) -> tuple[str, ...] | None:
         """What identifies the columns in the calls of one statement; None if the client does not say which these are.

@@ -16,7 +16,7 @@ from skiway.formats.iceberg.changes import evolution
 from skiway.formats.iceberg.changes.commits import Producer, rollback, set_ref
 from skiway.formats.iceberg.changes.snapshots import MAIN
 from skiway.lake.reading.columns import ROWID
-from skiway.lake.reading.scans import WithRowIds
+from skiway.lake.reading.scans import with_row_ids
 from skiway.lake.system.effects import Effect, effect
 from skiway.lake.system.tables import Row, enum_name
 from skiway.lake.writing.inserting import Changes
@@ -272,7 +272,7 @@ def merge(call: Effect) -> Row:
 def _joined(call: Effect, merge: MergeQuery, table: WritableTable) -> Query:
     target = (call.catalog.display_name, call.schema, _TARGET)
     source = call.context.queries.columns(call.query(call.given["source"]))
-    find = including(call.find, target, WithRowIds(_TARGET, table.schema, table.scan))
+    find = including(call.find, target, with_row_ids(_TARGET, table.schema, table.scan))
     return call.query(merge.sql(".".join(map(identifier, target)), source.names), find)
 
 
