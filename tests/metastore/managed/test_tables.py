@@ -452,14 +452,9 @@ def staged_updates(table: managed_tables.ManagedTable, version: int = 2):
 
 
 def create_staged(managed: ManagedTableFactory, updates, name: str = "people"):
-    return managed_tables.create_staged(
-        managed.home,
-        managed.warehouse,
-        namespace_id=managed.factory.first_namespace().resource_id,
-        name=name,
-        requirements=[AssertCreate()],
-        updates=updates,
-    )
+    namespace = managed.factory.first_namespace()
+    creation = managed_tables.TableCreation(namespace.resource_id, name, [AssertCreate()], updates)
+    return managed_tables.create_staged(managed.home, managed.warehouse, creation)
 
 
 @pytest.mark.parametrize("version", [2, 3])

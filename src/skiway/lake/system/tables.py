@@ -291,17 +291,23 @@ def files(scan: SystemScan) -> pa.Table:
 
     Only the names are copied.
     """
-    parts = [files.schema.empty_table()]
+    return _of_file_lists(scan, files.schema, _file_rows)
+
+
+def _of_file_lists(
+    scan: SystemScan, schema: pa.Schema, rows: Callable[[VisibleTable, int, pa.Table], pa.Table]
+) -> pa.Table:
+    """The `rows` of the list of files of each current snapshot; of a damaged list, one row with what is wrong."""
+    parts = [schema.empty_table()]
     for shown in scan.visible:
         number = scan.current_id(shown.table)
-        if number is not None:
-            found, damage = readable(
-                partial(statistics.file_statistics, scan.realm, shown.table.resource_id.id, number)
-            )
-            row = (*shown.names, number, *unknown(files.schema, 4), damage)
-            parts.append(
-                _file_rows(shown, number, found) if found is not None else arrow_table(files.schema, iter([row]))
-            )
+        if number is None:
+            continue
+        listed, damage = readable(partial(statistics.file_statistics, scan.realm, shown.table.resource_id.id, number))
+        if listed is None:
+            parts.append(arrow_table(schema, iter([(*shown.names, number, *unknown(schema, 4), damage)])))
+        else:
+            parts.append(rows(shown, number, listed))
     return pa.concat_tables(parts)
 
 
@@ -384,22 +390,15 @@ def _spread(column: v1.ColumnStats) -> tuple[Any, Any]:
 )
 def partitions(scan: SystemScan) -> pa.Table:
     """One row per partition of each current snapshot; one row without a partition if the list of files is damaged."""
-    parts = [partitions.schema.empty_table()]
-    for shown in scan.visible:
-        number = scan.current_id(shown.table)
-        if number is None:
-            continue
-        found, damage = readable(partial(statistics.file_statistics, scan.realm, shown.table.resource_id.id, number))
-        if found is None:
-            row = (*shown.names, number, *unknown(partitions.schema, 4), damage)
-            parts.append(arrow_table(partitions.schema, iter([row])))
-            continue
-        counted = statistics.partition_statistics(found)
-        names = [pa.repeat(pa.scalar(each), counted.num_rows) for each in shown.names]
-        snapshot_ids = pa.repeat(pa.scalar(number, pa.int64()), counted.num_rows)
-        damages = pa.nulls(counted.num_rows, pa.string())
-        parts.append(pa.table([*names, snapshot_ids, *counted.columns, damages], schema=partitions.schema))
-    return pa.concat_tables(parts)
+    return _of_file_lists(scan, partitions.schema, _partition_rows)
+
+
+def _partition_rows(shown: VisibleTable, snapshot_id: int, listed: pa.Table) -> pa.Table:
+    counted = statistics.partition_statistics(listed)
+    names = [pa.repeat(pa.scalar(each), counted.num_rows) for each in shown.names]
+    snapshot_ids = pa.repeat(pa.scalar(snapshot_id, pa.int64()), counted.num_rows)
+    damages = pa.nulls(counted.num_rows, pa.string())
+    return pa.table([*names, snapshot_ids, *counted.columns, damages], schema=partitions.schema)
 
 
 @system_table(

@@ -395,27 +395,30 @@ class UpdateRows(_ByRowId):
 
     def _rewrite(self, file: pa.Table) -> int:
         count = 0
-        for batch in self._rows_of(file):
-            here = batch.column(ROW_POSITION).to_numpy()
-            found = self._named_before(file, here[-1] + 1) if len(here) else None
-            rows = batch.select(batch.schema.names[:-2])
-            self._writer.write(rows if found is None else self._changed(rows, here, *found))
-            count += 0 if found is None else len(found[0])
+        for rows, here, named in self._with_named(file):
+            self._writer.write(rows if named is None else self._changed(rows, here, *named))
+            count += 0 if named is None else len(named[0])
         left = self._named_before(file, _rows(file))  # rows at the end that delete files had removed
         return count if left is None else count + len(left[0])
 
     def _taken_from(self, file: pa.Table) -> np.ndarray:
-        named = []
+        positions = []
+        for rows, here, named in self._with_named(file):
+            if named is not None:
+                is_named = np.isin(here, named[0], assume_unique=True)
+                self._writer.write(self._changed(rows.filter(pa.array(is_named)), here[is_named], *named))
+                positions.append(named[0])
+        left = self._named_before(file, _rows(file))  # rows at the end that delete files had removed
+        return np.concatenate([*positions, np.array([], np.int64) if left is None else left[0]])
+
+    def _with_named(
+        self, file: pa.Table
+    ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, tuple[np.ndarray, pa.RecordBatch] | None]]:
+        """The rows of a file in batches, with their positions and the named rows among them, if there are any."""
         for batch in self._rows_of(file):
             here = batch.column(ROW_POSITION).to_numpy()
-            found = self._named_before(file, here[-1] + 1) if len(here) else None
-            if found is not None:
-                is_named = np.isin(here, found[0], assume_unique=True)
-                rows = batch.select(batch.schema.names[:-2]).filter(pa.array(is_named))
-                self._writer.write(self._changed(rows, here[is_named], *found))
-                named.append(found[0])
-        left = self._named_before(file, _rows(file))  # rows at the end that delete files had removed
-        return np.concatenate([*named, np.array([], np.int64) if left is None else left[0]])
+            named = self._named_before(file, here[-1] + 1) if len(here) else None
+            yield batch.select(batch.schema.names[:-2]), here, named
 
     def _changed(
         self, rows: pa.RecordBatch, here: np.ndarray, positions: np.ndarray, new: pa.RecordBatch

@@ -13,7 +13,6 @@ The calls that doors and jobs make are exported here.
 from skiway.metastore.managed.commits import (
     ClientTurns,
     TableChange,
-    TableCreation,
     change,
     change_all,
     commit,
@@ -22,6 +21,7 @@ from skiway.metastore.managed.commits import (
 from skiway.metastore.managed.registering import DroppedTable, dropped_tables, register, undrop
 from skiway.metastore.managed.states import ManagedTable, load, open_current, open_earlier
 from skiway.metastore.managed.tables import (
+    TableCreation,
     create,
     create_filled,
     create_requested,

@@ -18,14 +18,7 @@ from skiway.errors import Busy, Conflict, Contention, InvalidArgument, SkiwayErr
 from skiway.formats.iceberg.changes.commits import Change, Producer, plain
 from skiway.formats.iceberg.metadata import metadata_json, updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
-from skiway.metastore.managed.locations import (
-    check_updates,
-    chosen_folder,
-    claim_place,
-    folder_of,
-    release_place,
-    table_files,
-)
+from skiway.metastore.managed import locations
 from skiway.metastore.managed.states import (
     Also,
     ManagedTable,
@@ -36,7 +29,7 @@ from skiway.metastore.managed.states import (
     nothing_else,
     publish,
 )
-from skiway.metastore.managed.tables import forget_staged, staged_table
+from skiway.metastore.managed.tables import TableCreation, forget_staged, staged_table
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import folded, normal_text
@@ -228,16 +221,6 @@ class TableChange:
         return cls(table_id, plain(requirements, updates), added[-1] if added else None)
 
 
-@dataclass(frozen=True, slots=True)
-class TableCreation:
-    """The creation of a table that a client staged, with all updates since then."""
-
-    namespace_id: v1.ResourceId
-    name: str
-    requirements: Sequence[TableRequirement]
-    updates: Sequence[TableUpdate]
-
-
 def commit(
     realm: Realm,
     warehouse: Warehouse,
@@ -323,7 +306,7 @@ def _change(
     for each in changes:
         writable_id(realm, each.table_id, v1.RK_TABLE, field="table_id")
     # Sorted, so that two commits to the same tables never wait for each other.
-    folders = sorted({folder_of(realm, warehouse, each.table_id.id) for each in changes})
+    folders = sorted({locations.folder_of(realm, warehouse, each.table_id.id) for each in changes})
 
     def attempt() -> list[ManagedTable]:
         with ExitStack() as locks:
@@ -391,7 +374,7 @@ def _committed(
             if (state := _new_state(base, made, own)) is not None:
                 states[base.id] = state
         for creation in creations:
-            new = _staged(realm, warehouse, creation)
+            new = staged_table(realm, warehouse, creation)
             staged.append(new)
             states[new.table.resource_id.id] = new
         published = publish(realm, list(states.values()), also=also) if states else []
@@ -401,7 +384,7 @@ def _committed(
             for files, own in written:
                 files.remove(own)
             for folder in claimed:
-                release_place(realm.stores, folder)
+                locations.release_place(realm.stores, folder)
             for new in staged:
                 new.files.remove([new.location])
                 if not is_lost:  # else it is created again
@@ -414,23 +397,12 @@ def _committed(
     return [*(by_id.get(base.id, base) for base in bases), *created]
 
 
-def _staged(realm: Realm, warehouse: Warehouse, creation: TableCreation) -> NewTable:
-    return staged_table(
-        realm,
-        warehouse,
-        namespace_id=creation.namespace_id,
-        name=creation.name,
-        requirements=creation.requirements,
-        updates=creation.updates,
-    )
-
-
 def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState | None:
     """The state after a change, whose metadata is written and added to `written`; None if nothing changes."""
     folder = next(
         (update.location for update in made.updates if update.action == "set-location"), base.metadata.location
     )
-    check_updates(made.updates, base.files, folder)
+    locations.check_updates(made.updates, base.files, folder)
     _check_identity(base.metadata, made.updates)
     metadata = updated(base.metadata, made.requirements, made.updates, location=base.metadata_location)
     if metadata is base.metadata:
@@ -451,12 +423,12 @@ def _moved(
     """
     given = [update for update in made.updates if update.action == "set-location"]
     catalog = hierarchy.catalog(realm, base.table.catalog_id).value
-    folder = chosen_folder(realm, warehouse, catalog, given[-1].location)
-    if claim_place(realm, warehouse, folder, base.id, empty=False):
+    folder = locations.chosen_folder(realm, warehouse, catalog, given[-1].location)
+    if locations.claim_place(realm, warehouse, folder, base.id, empty=False):
         claimed.append(folder)
     others = tuple(update for update in made.updates if update.action != "set-location")
     moved = given[-1].model_copy(update={"location": folder})
-    files = table_files(realm, warehouse, base.table, folder)
+    files = locations.table_files(realm, warehouse, base.table, folder)
     return replace(base, files=files), replace(made, updates=(*others, moved))
 
 
