@@ -138,7 +138,11 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
             return self._pending_table(create.name, pending)
         properties = {"comment": create.comment} if create.comment else {}
         if found is not None and create.on_conflict == "replace":
-            return self._table(self._replaced(found, wanted, properties)).created_as(create.schema)
+            changes = Changes(self._context, found)
+            changes.check_allowed()
+            schema = iceberg_schema(wanted, format_version=changes.load().metadata.format_version)
+            replaced = changes.commit(replacing(schema, properties=properties)).table
+            return self._table(replaced).created_as(create.schema)
         made = managed.create(
             self._context.callers.realm(),
             self._context.handles.warehouse,
@@ -209,12 +213,6 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
             also_without_rows=True,
             restriction=self._context.callers.restriction(described),
         )
-
-    def _replaced(self, found: v1.Table, wanted: pa.Schema, properties: Mapping[str, str]) -> v1.Table:
-        changes = Changes(self._context, found)
-        changes.check_allowed()
-        schema = iceberg_schema(wanted, format_version=changes.load().metadata.format_version)
-        return changes.commit(replacing(schema, properties=properties)).table
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a table. Garbage collection deletes its files later, because queries may still read them."""

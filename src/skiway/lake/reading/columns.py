@@ -267,7 +267,8 @@ def _all_columns(
 ) -> dict[str, ColumnStatistics]:
     known = statistics.column_statistics(realm, table_id, snapshot.id)
     profiled = {each.column_id: each for each in statistics.without_outdated(known, handle.defaults)}
-    numbers = {field.name: field_id(field) for field in columns if _has_bounds(field.type)}
+    flat = (field for field in columns if not (field.type.num_fields or pa.types.is_dictionary(field.type)))
+    numbers = {field.name: field_id(field) for field in flat}
     merged = None
     if not profiled.keys() >= set(numbers.values()):
         merged = merged_units(data_files(handle.files(snapshot))["stats"].combine_chunks())
@@ -284,14 +285,11 @@ def _all_columns(
     return found
 
 
-def _has_bounds(of: pa.DataType) -> bool:
-    return not (of.num_fields or pa.types.is_dictionary(of))
-
-
 def _of_profile(column: v1.ColumnStats, of: pa.DataType) -> ColumnStatistics:
     nulls = statistics.counted_nulls(column)
     low, high = None, None
-    if column.HasField("min") and column.HasField("max") and _has_no_nan(of, _given(column, "nan_count")):
+    nans = column.nan_count if column.HasField("nan_count") else None
+    if column.HasField("min") and column.HasField("max") and _has_no_nan(of, nans):
         low, high = (_value(column.logical_type, text, of) for text in (column.min, column.max))
     return ColumnStatistics(
         min=low,
@@ -320,10 +318,6 @@ def _of_files(merged: pa.StructArray, number: int, of: pa.DataType) -> ColumnSta
 def _has_no_nan(of: pa.DataType, nans: int | None) -> bool:
     """Whether the column has no NaN, which DuckDB treats as greater than all numbers but bounds do not cover."""
     return not pa.types.is_floating(of) or nans == 0
-
-
-def _given(column: v1.ColumnStats, name: str) -> int | None:
-    return getattr(column, name) if column.HasField(name) else None  # type: ignore[arg-type]
 
 
 def _value(kind: str, text: str, of: pa.DataType) -> pa.Scalar | None:

@@ -157,8 +157,10 @@ _STATEMENTS: Final = (
 )
 def queries(scan: SystemScan) -> Iterator[Row]:
     """Statements and leases, from old to new: to administrators those of the account, to all others their own."""
-    rows = sorted([*_running(scan), *_leases(scan)], key=lambda row: row[queries.schema.get_field_index("started_at")])
-    yield from rows
+    names: dict[str, str] = {}
+    leases = [_query_row(scan, query, names) for query in metastore_queries.scan(scan.realm)]
+    started_at = queries.schema.get_field_index("started_at")
+    yield from sorted([*_running(scan), *leases], key=lambda row: row[started_at])
 
 
 def _running(scan: SystemScan) -> Iterator[Row]:
@@ -171,11 +173,6 @@ def _running(scan: SystemScan) -> Iterator[Row]:
         used = [{"table": name, "snapshot_id": None}] if served.name else []
         identity = (served.correlation_id, "statement", "running", caller, served.operation)
         yield (*identity, 1, used, began, began, None)
-
-
-def _leases(scan: SystemScan) -> Iterator[Row]:
-    names: dict[str, str] = {}
-    yield from (_query_row(scan, each, names) for each in metastore_queries.scan(scan.realm))
 
 
 def _query_row(scan: SystemScan, query: v1.QueryDescriptor, names: dict[str, str]) -> Row:

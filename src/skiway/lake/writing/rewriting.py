@@ -213,7 +213,8 @@ class _ByRowId(Statement):
 
     def commit(self) -> int:
         """Commit the change, and return the number of rows. Each row counts once."""
-        touched = self._files.filter(pc.is_in(self._files["ordinal"], value_set=self._ordinals))
+        ordinals = pa.array(np.flatnonzero(self._touched), pa.int32())
+        touched = self._files.filter(pc.is_in(self._files["ordinal"], value_set=ordinals))
         if not (touched.num_rows or any(each.row_count for each in self._writers)):
             self.abort()
             return 0
@@ -290,10 +291,6 @@ class _ByRowId(Statement):
     def _taken_from(self, file: pa.Table) -> np.ndarray:
         """Write the named rows of a file that remain, changed, and return the positions of all named rows."""
 
-    @property
-    def _ordinals(self) -> pa.Array:
-        return pa.array(np.flatnonzero(self._touched), pa.int32())
-
     def _take(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.Array:
         """Store the rows of a batch with `values`, and return their ids.
 
@@ -355,7 +352,7 @@ class DeleteRows(_ByRowId):
 
     def _as_they_were(self, ids: pa.Array) -> pa.RecordBatch:
         ordinals, _ = self._row_ids.decode(ids)
-        files = self._files.filter(_is_one_of(self._files["ordinal"], ordinals))
+        files = self._files.filter(pc.is_in(self._files["ordinal"], pa.array(np.unique(ordinals), pa.int32())))
         table = self._changes.record.display_name
         readable = self._known.readable(self._base.handle.schema.arrow, table=table)
         reader = self._handle.read(self._snapshot, files=files, schema=readable, positions=True)
@@ -453,10 +450,6 @@ def _disk_of(files: TableFiles) -> str | None:
     """The folder for rows that exceed memory: on the warehouse's disk; None for the folder of temporary files."""
     root = files.reach.roots[0]
     return root.path if root.scheme == "file" else None
-
-
-def _is_one_of(ordinals: pa.ChunkedArray, wanted: np.ndarray) -> pa.ChunkedArray:
-    return pc.is_in(ordinals, value_set=pa.array(np.unique(wanted), pa.int32()))
 
 
 def _as(column: pa.Array, of: pa.DataType) -> pa.Array:

@@ -173,9 +173,6 @@ class ClientTurns:
 
     def _leave(self, line: _Line, client: int) -> None:
         line.remove(client)
-        self._notify()
-
-    def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
 

@@ -142,7 +142,7 @@ def _registered(
     table = new_record(realm, place, realm.ids(), name)
     metadata, files, claimed = _read(realm, warehouse, table, metadata_location)
     locations.claim(realm, table.resource_id.id)
-    with undoing(lambda: claimed and locations.release_place(realm.stores, metadata.location)):
+    with undoing(lambda: locations.release_place(realm.stores, metadata.location), when=claimed):
         check_fillable(realm, table, metadata)
         return recorded(realm, table, metadata, metadata_location, files)
 
@@ -160,7 +160,7 @@ def _overwritten(
         _check_files(metadata, files)
     else:
         metadata, files, claimed = _read(realm, warehouse, base.table, metadata_location)
-    with undoing(lambda: claimed and locations.release_place(realm.stores, metadata.location)):
+    with undoing(lambda: locations.release_place(realm.stores, metadata.location), when=claimed):
         (made,) = publish(realm, [NewState(replace(base, files=files), metadata, metadata_location)])
     return made
 

@@ -428,12 +428,12 @@ def is_certainly_undone(error: SkiwayError) -> bool:
 
 
 @contextmanager
-def undoing(undo: Callable[[], object]) -> Iterator[None]:
-    """Call `undo` if the block fails and certainly nothing was committed."""
+def undoing(undo: Callable[[], object], *, when: bool = True) -> Iterator[None]:
+    """Call `undo` if the block fails and certainly nothing was committed; nothing unless `when`."""
     try:
         yield
     except SkiwayError as error:
-        if is_certainly_undone(error):
+        if when and is_certainly_undone(error):
             undo()
         raise
 

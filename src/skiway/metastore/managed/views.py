@@ -229,7 +229,7 @@ def _published(
         locations.claim(realm, view_id)
         warehouse.files(folder).write(written, view_json(metadata).encode())
     _fill(view, metadata, written)
-    with undoing(lambda: existing or _remove(warehouse, written)):
+    with undoing(lambda: _remove(warehouse, written), when=not existing):
         stored = publish()
     if replaces and replaces != written:
         _remove(warehouse, replaces)

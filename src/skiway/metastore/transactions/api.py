@@ -71,7 +71,7 @@ def commit_transaction(
         return attempt()
     # Writes that arrive during the commit are not selected, so they are no reason to fail.
     return Retrying(
-        retry=retry_if_exception(_is_changed),
+        retry=retry_if_exception(lambda error: isinstance(error, Conflict) and error.key == "transaction.changed"),
         stop=stop_after_attempt(staged_writes.ATTEMPTS),
         wait=PAUSES,
         reraise=True,
@@ -90,10 +90,6 @@ def _check_policies(policies: CallerPolicies, transaction: v1.Transaction) -> No
                 raise found.refused(NOT_CHANGED)
             if found.digest != write.change.policies:
                 raise found.refused(CHANGED_SINCE)
-
-
-def _is_changed(error: BaseException) -> bool:
-    return isinstance(error, Conflict) and error.key == "transaction.changed"
 
 
 def _selected(found: Stored[v1.Transaction], only: Collection[str] | None) -> Stored[v1.Transaction]:
