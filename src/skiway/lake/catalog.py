@@ -31,13 +31,13 @@ from skiway.foundation.cache import Cache
 from skiway.foundation.resources import namespace_path, schema_name
 from skiway.lake.context import Context
 from skiway.lake.reading.columns import ROWID, Columns, columns_in, columns_of
-from skiway.lake.reading.state import TableInCall
+from skiway.lake.reading.state import PendingCreate, TableInCall
 from skiway.lake.reading.table import scan_mode
 from skiway.lake.system.functions import QueryFunction, QueryTable
 from skiway.lake.system.schema import SYSTEM_SCHEMA, SystemSchema
 from skiway.lake.transactions import LakeTransactions
 from skiway.lake.views import ViewTable, view_table
-from skiway.lake.writing.inserting import Changes, PendingCreate, PendingTable, Target, check_auto_commit, check_managed
+from skiway.lake.writing.inserting import Changes, PendingTable, Target, check_auto_commit, check_managed
 from skiway.lake.writing.writable import WritableTable
 from skiway.metastore import Realm, catalogs, managed, namespaces, tables, views
 from skiway.metastore.records.damage import damaged_error

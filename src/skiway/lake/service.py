@@ -47,8 +47,7 @@ class LakeSql(SqlEngine):
 
     def caller(self) -> str:
         """The account and the subject of the caller."""
-        caller = self._context.callers.authenticated
-        return json.dumps([caller.account_id, caller.subject])
+        return json.dumps(self._context.callers.identity())
 
     def columns(self, sql: str, catalog: str) -> pa.Schema:
         """The columns of a query, without running it."""
@@ -133,7 +132,7 @@ def airport_service(
         handles,
         LakeTransactions(
             key,
-            caller=lambda: (callers.authenticated.account_id, callers.authenticated.subject),
+            caller=callers.identity,
             ttl=transaction_ttl,
             staged=StagedStatements(callers, handles.warehouse, versions, usage),
             leases=TransactionLeases(callers.own_realm),

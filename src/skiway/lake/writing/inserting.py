@@ -15,13 +15,11 @@ like any other.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -46,7 +44,7 @@ from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.formats.schemas import field_id
 from skiway.lake.context import Context, unit_of_work
 from skiway.lake.reading.columns import ROWID, Columns, columns_of
-from skiway.lake.reading.state import pack, unpack
+from skiway.lake.reading.state import PendingCreate
 from skiway.lake.transactions import is_explicit
 from skiway.metastore import Realm, connectors, managed, snapshots
 from skiway.metastore.managed import ManagedTable, TableChange
@@ -203,8 +201,6 @@ REFUSALS: Final = (Conflict, InvalidArgument, LimitExceeded, NotFound, Permissio
 _TOGETHER_BYTES: Final = 4 << 20
 _TOGETHER_BATCHES: Final = 64
 """So much is converted together, but not more than a row group; or a single batch that is larger."""
-
-_PENDING: Final = "rows-follow:"
 
 
 class Incoming:
@@ -368,42 +364,6 @@ class InsertRows(Statement):
 
 
 # --- CREATE TABLE … AS ------------------------------------------------------------------------------------------------
-
-
-class PendingCreate(msgspec.Struct, frozen=True, array_like=True):
-    """The definition of a table that is created when its first rows arrive."""
-
-    columns: bytes  # a serialized Arrow schema
-    replace: bool
-    comment: str = ""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the table."""
-        return pa.ipc.read_schema(pa.py_buffer(self.columns))
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The properties of the table."""
-        return {"comment": self.comment} if self.comment else {}
-
-    def binding(self) -> str:
-        """The definition as a text that clients send back."""
-        return _PENDING + pack(msgspec.msgpack.encode(self))
-
-    @classmethod
-    def of(cls, binding: str) -> PendingCreate | None:
-        """The definition in a binding; None for the binding of an existing table."""
-        if not binding.startswith(_PENDING):
-            return None
-        try:
-            found = msgspec.msgpack.decode(unpack(binding.removeprefix(_PENDING)), type=cls)
-            _ = found.schema
-        except (ValueError, zlib.error, msgspec.MsgspecError, pa.ArrowException, OSError) as error:
-            raise InvalidArgument(
-                "the table's binding is not from this server: CREATE the table again", key="table.binding"
-            ) from error
-        return found
 
 
 class PendingTable(Table, Bindable, Writable):
