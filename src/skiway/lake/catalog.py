@@ -143,14 +143,7 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
             schema = iceberg_schema(wanted, format_version=changes.load().metadata.format_version)
             replaced = changes.commit(replacing(schema, properties=properties)).table
             return self._table(replaced).created_as(create.schema)
-        made = managed.create(
-            self._context.callers.realm(),
-            self._context.handles.warehouse,
-            namespace_id=self._namespace.resource_id,
-            name=create.name,
-            schema=wanted,
-            properties=properties,
-        )
+        made = self._made(create.name, wanted, properties)
         self._changed()
         table = self._table(made.table, listing=True, columns=columns_in(made.metadata.schema()))
         return table.created_as(create.schema)
@@ -186,17 +179,23 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
             also_without_rows=True,
         )
 
-    def _new(self, name: str, pending: PendingCreate) -> Target:
-        realm, warehouse = self._context.callers.realm(), self._context.handles.warehouse
-        staged = managed.create(
+    def _made(
+        self, name: str, schema: pa.Schema, properties: Mapping[str, str], *, stage: bool = False
+    ) -> managed.ManagedTable:
+        realm, warehouse, place = self._context.callers.realm(), self._context.handles.warehouse, self._namespace
+        return managed.create(
             realm,
             warehouse,
-            namespace_id=self._namespace.resource_id,
+            namespace_id=place.resource_id,
             name=name,
-            schema=pending.schema,
-            properties=pending.properties,
-            stage=True,
+            schema=schema,
+            properties=properties,
+            stage=stage,
         )
+
+    def _new(self, name: str, pending: PendingCreate) -> Target:
+        realm, warehouse = self._context.callers.realm(), self._context.handles.warehouse
+        staged = self._made(name, pending.schema, pending.properties, stage=True)
 
         def create(files: Sequence[DataFile], _rows: int) -> None:
             managed.create_filled(realm, warehouse, staged, files)

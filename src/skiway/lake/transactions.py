@@ -140,8 +140,7 @@ class TransactionLeases:
 
     def _store(self, transaction_id: str, use: _Use, *, began: datetime, until: datetime) -> None:
         use_in_transaction(
-            self._realm(),
-            TransactionUse(transaction_id, began, until, tuple(use.snapshots), use.statements),
+            self._realm(), TransactionUse(transaction_id, began, until, tuple(use.snapshots), use.statements)
         )
         use.is_stored = True
 

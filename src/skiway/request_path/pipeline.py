@@ -134,11 +134,7 @@ ENGINE_VERSION: Final = "x-engine-version"
 
 
 def read_context(
-    headers: Mapping[str, str],
-    operation: str,
-    *,
-    ids: Callable[[], str],
-    is_active: Callable[[], bool] = lambda: True,
+    headers: Mapping[str, str], operation: str, *, ids: Callable[[], str], is_active: Callable[[], bool] = lambda: True
 ) -> tuple[CallContext, InvalidArgument | None]:
     """The context that the headers describe, and the error for the first header with an invalid value.
 

@@ -179,8 +179,7 @@ class OidcAuthenticator:
             )
         if isinstance(error, jwt.InvalidSignatureError):
             return Unauthorized(
-                "the token's signature is invalid: get a new token from the issuer",
-                key="token.signature",
+                "the token's signature is invalid: get a new token from the issuer", key="token.signature"
             )
         if missing or isinstance(error, InvalidSubjectError):
             claim = missing or "sub"

@@ -170,11 +170,7 @@ class JobTokens:
     prefix: Final = JOB_PREFIX
 
     def __init__(
-        self,
-        key: Callable[[], bytes],
-        *,
-        runs: Callable[[LeasedJob], bool] = lambda _: False,
-        clock: Clock = utc_now,
+        self, key: Callable[[], bytes], *, runs: Callable[[LeasedJob], bool] = lambda _: False, clock: Clock = utc_now
     ) -> None:
         self._key, self._runs, self._clock = key, runs, clock
 

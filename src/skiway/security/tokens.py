@@ -304,8 +304,7 @@ def _chosen(entries: Sequence[TokenEntry], name_or_id: str, path: Path) -> Seque
     found = by_name or [entry for entry in entries if long_enough and entry.sha256.startswith(name_or_id.lower())]
     if not found:
         raise NotFound(
-            f"the tokens file {path} has no token {name_or_id!r}: `skiway tokens list` shows names and ids",
-            key="token",
+            f"the tokens file {path} has no token {name_or_id!r}: `skiway tokens list` shows names and ids", key="token"
         )
     return found
 

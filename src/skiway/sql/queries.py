@@ -70,18 +70,6 @@ class Query:
     plain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """A query that counts the rows of a table: the name of its only column, and the table."""
-
-    name: str
-    table: CountsRows
-
-    @property
-    def schema(self) -> pa.Schema:
-        return pa.schema([(self.name, pa.int64())])
-
-
 def _weight(parsed: Parsed) -> int:
     """What a query takes in the cache. One with points in time is too heavy: they can depend on the current time."""
     has_times = any(each.unit for each in parsed.tables)
@@ -116,8 +104,8 @@ class QueryEngine:
 
     def columns(self, query: Query) -> pa.Schema:
         """The columns of a query, without running it."""
-        if (count := self._count(query)) is not None:
-            return count.schema
+        if (counted := self._counted(query)) is not None:
+            return counted[1]
         with self._started(query) as process:
             parsed, relations, views = self._resolved(process, query, plan=False)
 
@@ -144,11 +132,11 @@ class QueryEngine:
     @contextmanager
     def result(self, query: Query) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         """Run a query within the block: its columns and its rows."""
-        count = self._count(query)
-        rows = None if count is None else count.table.counted_rows()
-        if count is not None and rows is not None:
-            yield count.schema, iter([pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=count.schema)])
-            return
+        if (counted := self._counted(query)) is not None:
+            table, schema = counted
+            if (rows := table.counted_rows()) is not None:
+                yield schema, iter([pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=schema)])
+                return
         with self._started(query) as process:
             yield self._run(process, query, *self._resolved(process, query, plan=True))
 
@@ -167,13 +155,16 @@ class QueryEngine:
         _check_size(bound.sql)
         return bound
 
-    def _count(self, query: Query) -> _Count | None:
-        """The table whose rows a query only counts; None for other queries. No process is needed to look it up."""
+    def _counted(self, query: Query) -> tuple[CountsRows, pa.Schema] | None:
+        """The table whose rows a query only counts, and the column of the query; None for other queries.
+
+        No process is needed to look it up.
+        """
         counted = row_count(query.sql)
         if counted is None or not (counted.schema or query.schema):
             return None
         table = query.find(counted.catalog or query.catalog, counted.schema or query.schema, counted.table)
-        return _Count(counted.name, table) if isinstance(table, CountsRows) else None
+        return (table, pa.schema([(counted.name, pa.int64())])) if isinstance(table, CountsRows) else None
 
     def _started(self, query: Query) -> closing[QueryProcess]:
         return self._start(query.sql, query.owner)

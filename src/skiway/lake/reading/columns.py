@@ -125,16 +125,10 @@ def _check_same(known: pa.Field, now: pa.Field, table: str) -> None:
 @lru_cache(maxsize=10_000)
 def columns_of(schema_json: str) -> Columns:
     """The columns of a schema in Iceberg's JSON format. Raise `ValueError` if it is invalid."""
-    from pyiceberg.exceptions import ValidationError
-
     from skiway.formats.iceberg.metadata_files import parsed_schema
 
     parsed = json.loads(schema_json)
-    try:
-        schema = parsed_schema(parsed)
-    except (ValidationError, TypeError, LookupError, AttributeError) as error:
-        raise ValueError(str(error)) from error
-    return _columns(schema, parsed)
+    return _columns(parsed_schema(parsed), parsed)
 
 
 def columns_in(schema: Schema) -> Columns:
@@ -286,7 +280,7 @@ def _all_columns(
 
 
 def _of_profile(column: v1.ColumnStats, of: pa.DataType) -> ColumnStatistics:
-    nulls = statistics.counted_nulls(column)
+    nulls, distinct = statistics.counted_nulls(column), statistics.distinct_count(column)
     low, high = None, None
     nans = column.nan_count if column.HasField("nan_count") else None
     if column.HasField("min") and column.HasField("max") and _has_no_nan(of, nans):
@@ -296,7 +290,7 @@ def _of_profile(column: v1.ColumnStats, of: pa.DataType) -> ColumnStatistics:
         max=high,
         has_null=None if nulls is None else nulls > 0,
         has_not_null=None if nulls is None else column.value_count > nulls,
-        distinct_count=_distinct(column.ndv),
+        distinct_count=None if distinct is None else round(distinct),
     )
 
 
@@ -327,16 +321,6 @@ def _value(kind: str, text: str, of: pa.DataType) -> pa.Scalar | None:
         return None if value is None else pa.scalar(value, bound_type(of))
     except (ValueError, TypeError, OverflowError, pa.ArrowException):
         return None
-
-
-def _distinct(ndv: v1.Ndv) -> int | None:
-    match ndv.WhichOneof("mode"):
-        case "exact":
-            return ndv.exact
-        case "approx":
-            return round(ndv.approx.estimate)
-        case _:
-            return None
 
 
 def in_type(found: ColumnStatistics, stored: pa.Field, announced: pa.Field) -> ColumnStatistics:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -67,13 +68,9 @@ class Binding:
         table_id, columns_id, packed = cls.split(text)
         if packed is None:
             return cls(table_id, columns_id)
-        try:
+        with _from_this_server("DETACH and ATTACH again"):
             wanted = pa.ipc.read_schema(pa.py_buffer(unpack(packed))) if packed else pa.schema([])
-        except (ValueError, zlib.error, pa.ArrowException, OSError) as error:
-            raise InvalidArgument(
-                "the table's binding is not from this server: DETACH and ATTACH again", key="table.binding"
-            ) from error
-        return cls(table_id, columns_id, wanted)
+            return cls(table_id, columns_id, wanted)
 
     def __str__(self) -> str:
         text = f"{self.table_id}@{self.columns_id}"
@@ -111,14 +108,20 @@ class PendingCreate(msgspec.Struct, frozen=True, array_like=True):
         """The definition in a binding; None for the binding of an existing table."""
         if not binding.startswith(_PENDING):
             return None
-        try:
-            found = msgspec.msgpack.decode(unpack(binding.removeprefix(_PENDING)), type=cls)
-            _ = found.schema
-        except (ValueError, zlib.error, msgspec.MsgspecError, pa.ArrowException, OSError) as error:
-            raise InvalidArgument(
-                "the table's binding is not from this server: CREATE the table again", key="table.binding"
-            ) from error
-        return found
+        with _from_this_server("CREATE the table again"):
+            pending = msgspec.msgpack.decode(unpack(binding.removeprefix(_PENDING)), type=cls)
+            _ = pending.schema
+            return pending
+
+
+@contextmanager
+def _from_this_server(remedy: str) -> Iterator[None]:
+    """A block that reads a binding; raise `InvalidArgument` if it is malformed."""
+    try:
+        yield
+    except (ValueError, zlib.error, msgspec.MsgspecError, pa.ArrowException, OSError) as error:
+        message = f"the table's binding is not from this server: {remedy}"
+        raise InvalidArgument(message, key="table.binding") from error
 
 
 def pack(data: bytes) -> str:

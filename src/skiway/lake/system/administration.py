@@ -23,16 +23,7 @@ from skiway.errors import InvalidArgument
 from skiway.flightsql import READING
 from skiway.lake.context import Context
 from skiway.lake.system.effects import ActingFunction, parameters_of
-from skiway.lake.system.tables import (
-    Row,
-    SystemScan,
-    enum_name,
-    moment_of,
-    place_of,
-    schema_of,
-    system_table,
-    unknown,
-)
+from skiway.lake.system.tables import Row, SystemScan, enum_name, moment_of, place_of, schema_of, system_table, unknown
 from skiway.metastore import events as metastore_events
 from skiway.metastore import policies as metastore_policies
 from skiway.metastore import queries as metastore_queries
@@ -349,10 +340,7 @@ _OF_CALLERS: Final = ("quotas", "query", "sql", "idempotency", "events")
 """The sections that limit what callers do. The others describe the machines, addresses and folders of the operator."""
 
 
-@system_table(
-    "the settings of this server",
-    "key text, value text, default text, description text",
-)
+@system_table("the settings of this server", "key text, value text, default text, description text")
 def settings(scan: SystemScan) -> Iterator[Row]:
     """All settings for operators, the limits of callers for administrators of accounts, and nothing for all others."""
     callers = scan.context.callers

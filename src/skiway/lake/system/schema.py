@@ -135,10 +135,7 @@ def jobs(scan: SystemScan) -> Iterator[Row]:
     yield from map(row, metastore_jobs.scan(scan.realm))
 
 
-_COUNTS: Final = (
-    *("files_considered", "files_read", "files_pruned"),
-    *("bytes_considered", "bytes_read", "endpoints"),
-)
+_COUNTS: Final = (*("files_considered", "files_read", "files_pruned"), *("bytes_considered", "bytes_read", "endpoints"))
 """The columns of plans that tell about the files of a table."""
 
 

@@ -350,11 +350,9 @@ def column_stats(scan: SystemScan) -> Iterator[Row]:
 
 def _column_row(column: v1.ColumnStats) -> Row:
     optional = [getattr(column, name) if column.HasField(name) else None for name in ("null_count", "nan_count")]
-    mode = column.ndv.WhichOneof("mode")
-    distinct = float(column.ndv.exact) if mode == "exact" else column.ndv.approx.estimate if mode else None
     bounds = [column.min if column.HasField("min") else None, column.max if column.HasField("max") else None]
     values = (column.column_id, column.column_name, column.logical_type, column.value_count)
-    return (*values, *optional, distinct, *bounds)
+    return (*values, *optional, statistics.distinct_count(column), *bounds)
 
 
 @system_table(

@@ -245,12 +245,7 @@ class _ByRowId(Statement):
         only_new = bool(added) and not (self._removed or deletes)
         operation: Operation = "append" if only_new else "overwrite" if added else "delete"
         producer = overwrite(
-            self._removed,
-            added,
-            deletes=deletes,
-            based_on=self._snapshot.id,
-            alone=self._alone,
-            operation=operation,
+            self._removed, added, deletes=deletes, based_on=self._snapshot.id, alone=self._alone, operation=operation
         )
         self._changes.commit(producer)
 

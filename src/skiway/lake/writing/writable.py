@@ -328,8 +328,7 @@ def _comment(field: pa.Field) -> str | None:
 def _refuse_rules(field: pa.Field) -> None:
     if not field.nullable:
         raise ConstraintViolation(
-            f"column {field.name!r} cannot be added as NOT NULL: it is NULL in existing rows",
-            key="column.not_null",
+            f"column {field.name!r} cannot be added as NOT NULL: it is NULL in existing rows", key="column.not_null"
         )
     if (field.metadata or {}).get(b"default"):
         raise _unsupported(f"a default of column {field.name!r}")

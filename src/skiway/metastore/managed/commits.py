@@ -178,11 +178,7 @@ class ClientTurns:
 
 
 def wait_for_clients(
-    realm: Realm,
-    table_id: str,
-    *,
-    sleep: Sleep = time.sleep,
-    monotonic: Callable[[], float] = time.monotonic,
+    realm: Realm, table_id: str, *, sleep: Sleep = time.sleep, monotonic: Callable[[], float] = time.monotonic
 ) -> None:
     """Wait while remote clients that lost a race are expected to retry."""
     until, line = monotonic() + MAX_WAIT_S, _Line(realm, table_id)
@@ -346,11 +342,7 @@ def _too_many_races(tables: Sequence[ManagedTable]) -> Conflict:
 
 
 def _committed(
-    realm: Realm,
-    warehouse: Warehouse,
-    changes: Sequence[TableChange],
-    creations: Sequence[TableCreation],
-    also: Also,
+    realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange], creations: Sequence[TableCreation], also: Also
 ) -> list[ManagedTable]:
     """Make all changes for the current states of their tables, and publish the results. Tables without changes stay."""
     bases: list[ManagedTable] = []

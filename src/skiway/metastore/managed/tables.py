@@ -419,8 +419,6 @@ def _belongs_to_managed_catalog(realm: Realm, spec: v1.TableSpec) -> bool:
 
 def _schema(text: str) -> Schema | None:
     """The schema, or None if it has no columns."""
-    from pyiceberg.exceptions import ValidationError
-
     from skiway.formats.iceberg.metadata_files import parsed_schema
 
     try:
@@ -428,7 +426,7 @@ def _schema(text: str) -> Schema | None:
         if isinstance(parsed, dict) and not parsed.get("fields"):
             return None
         return parsed_schema(parsed)
-    except (ValidationError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except ValueError as error:
         reason = str(error).strip().partition("\n")[0]
         raise failure(
             InvalidArgument,

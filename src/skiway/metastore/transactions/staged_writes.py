@@ -216,11 +216,7 @@ def open_state(
     files = _UnpublishedFiles(found.properties, found.reach, found.cache)
     effect, based = Effect.of(state.writes), _headed(metadata, state.base_id)
     snapshot = NewSnapshot(
-        based,
-        files,
-        clock=realm.clock,
-        snapshot_id=state.snapshot_id,
-        ids=lambda: f"transaction-{state.snapshot_id}",
+        based, files, clock=realm.clock, snapshot_id=state.snapshot_id, ids=lambda: f"transaction-{state.snapshot_id}"
     )
     snapshot.remove(effect.removed, deletes=[_entry(delete) for delete in effect.deletes])
     snapshot.add(_added(effect, files, state.writes))

@@ -116,10 +116,7 @@ def _parsed(uri: str) -> Location:
     found = _SCHEME.fullmatch(uri)
     scheme, rest = (found["scheme"].lower(), found["rest"]) if found else ("", uri)
     if scheme == "thrift":
-        raise _invalid(
-            uri,
-            "it is the address of a Hive Metastore, which needs a connector of kind hive",
-        )
+        raise _invalid(uri, "it is the address of a Hive Metastore, which needs a connector of kind hive")
     if scheme not in _SCHEMES:
         raise _invalid(
             uri,
