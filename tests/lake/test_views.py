@@ -21,7 +21,7 @@ from skiway.errors import (
     SkiwayError,
     Unsupported,
 )
-from skiway.lake.system.view_functions import CreateViewFunction
+from skiway.lake.system.effects import EffectFunction
 from skiway.metastore import catalogs, grants, namespaces, tables, views
 from skiway.model import v1
 from skiway.sql import QueryEngine
@@ -230,7 +230,7 @@ def test_invalid_views_are_rejected_and_nothing_is_stored(
 
 def test_planning_a_statement_changes_nothing(db: AirportClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB asks for the columns of a function when it plans a statement, even one that EXPLAIN only shows."""
-    monkeypatch.setattr(CreateViewFunction, "execute", lambda *_: iter(()))
+    monkeypatch.setattr(EffectFunction, "execute", lambda *_: iter(()))
     assert db.call("skiway.create_view", "s.v", "SELECT 1 AS a").read_all().schema.names == [
         "view",
         "action",

@@ -23,13 +23,12 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.flightsql import BoundSql, FlightSql, SqlEngine, SqlResult
 from skiway.lake.callers import Callers
 from skiway.lake.catalog import LakeCatalogs
-from skiway.lake.context import MAX_LISTED_AT_ONCE, Context, SparkSql, UsageLog, Versions
+from skiway.lake.context import MAX_LISTED_AT_ONCE, Context, SparkSql, StagedStatements, UsageLog, Versions
 from skiway.lake.reading.opened_tables import Handles
 from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES
-from skiway.lake.schema import SYSTEM_SCHEMA
+from skiway.lake.system.schema import SYSTEM_SCHEMA
 from skiway.lake.transactions import LakeTransactions, TransactionLeases
 from skiway.lake.views import ViewTable
-from skiway.lake.writing.commits import StagedStatements
 from skiway.metastore import Realm, platform
 from skiway.request_path import Access, Observers
 from skiway.sandbox.queries import Queries
@@ -48,8 +47,7 @@ class LakeSql(SqlEngine):
 
     def caller(self) -> str:
         """The account and the subject of the caller."""
-        caller = self._context.callers.authenticated
-        return json.dumps([caller.account_id, caller.subject])
+        return json.dumps(self._context.callers.identity())
 
     def columns(self, sql: str, catalog: str) -> pa.Schema:
         """The columns of a query, without running it."""
@@ -134,7 +132,7 @@ def airport_service(
         handles,
         LakeTransactions(
             key,
-            caller=lambda: (callers.authenticated.account_id, callers.authenticated.subject),
+            caller=callers.identity,
             ttl=transaction_ttl,
             staged=StagedStatements(callers, handles.warehouse, versions, usage),
             leases=TransactionLeases(callers.own_realm),

@@ -269,6 +269,12 @@ def counted_nulls(column: v1.ColumnStats) -> int | None:
     return column.null_count if column.HasField("null_count") and not is_sampled else None
 
 
+def distinct_count(column: v1.ColumnStats) -> float | None:
+    """How many distinct values a column has, exactly or about; None if it is unknown."""
+    mode = column.ndv.WhichOneof("mode")
+    return float(column.ndv.exact) if mode == "exact" else column.ndv.approx.estimate if mode else None
+
+
 def profile_version(stats: v1.TableStats | v1.ColumnStats) -> int:
     """The version of the code that made these statistics of profiles."""
     return int(stats.properties.get(PROFILE_VERSION) or 0)
