@@ -30,7 +30,6 @@ from skiway.airport.checks import (
     check_schema_name,
     check_table,
     check_transactions,
-    instead_of,
 )
 from skiway.airport.functions import (
     AnyFunction,
@@ -43,7 +42,7 @@ from skiway.airport.functions import (
     signature,
 )
 from skiway.airport.table_refs import FunctionCall, FunctionCallRequest, TableRef
-from skiway.airport.tables import ArrowData, ScanOptions, TimePoint
+from skiway.airport.tables import ArrowData, ScanOptions, TimePoint, instead_of
 from skiway.airport.wire.duckdb_sql import ascii_lower
 from skiway.errors import AlreadyExists
 

@@ -46,6 +46,7 @@ from skiway.airport.tables import (
     UpdatableBatch,
     Writable,
     find_rowid_column,
+    instead_of,
 )
 from skiway.airport.wire.duckdb_sql import ascii_lower, duckdb_type
 from skiway.errors import InvalidArgument
@@ -60,16 +61,6 @@ _OF_CATALOGS: Final = (Versioned, Commands, SharedListing, Transactional, Dynami
 
 class Mistake(InvalidArgument):
     """A mistake of the author of a catalog. The message names the object and says what to write."""
-
-
-def instead_of(found: object) -> str:
-    """Describe a wrong argument in an error message: `the class People`, `the function people`, `a dict`, `None`."""
-    if isinstance(found, type):
-        return f"the class {found.__name__}"
-    if inspect.isroutine(found):
-        return f"the function {found.__name__}"
-    name = type(found).__name__
-    return "None" if found is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 # -- catalogs and schemas ---------------------------------------------------------------------------------------------

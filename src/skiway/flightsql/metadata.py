@@ -22,7 +22,7 @@ from skiway.airport.server.host import Host
 from skiway.airport.server.tickets import as_plain
 from skiway.airport.table_refs import TableRef
 from skiway.airport.tables import find_rowid_column
-from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.airport.wire.duckdb_sql import duckdb_type, type_metadata
 from skiway.errors import NotFound
 from skiway.model import flight_sql_pb2 as sql
 
@@ -295,9 +295,8 @@ def _described(table: Table | TableRef, catalog: str, schema: str) -> pa.Schema:
             "IS_READ_ONLY": "1",
             **({"REMARKS": comment} if comment else {}),
         }
-        named = {f"ARROW:FLIGHT:SQL:{key}": value for key, value in facts.items()}
-        kept = {k: v for k, v in (field.metadata or {}).items() if k.startswith(b"ARROW:extension:")}
-        fields.append(field.with_metadata({**kept, **named}))
+        named = {f"ARROW:FLIGHT:SQL:{key}".encode(): value.encode() for key, value in facts.items()}
+        fields.append(field.with_metadata({**type_metadata(field), **named}))
     return pa.schema(fields)
 
 

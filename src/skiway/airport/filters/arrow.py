@@ -44,30 +44,17 @@ from skiway.airport.filters.translation import (
     like_regex,
     translate,
 )
+from skiway.airport.wire.duckdb_sql import duckdb_type
 
 TYPES: Final = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "UTINYINT": pa.uint8(),
-    "USMALLINT": pa.uint16(),
-    "UINTEGER": pa.uint32(),
-    "UBIGINT": pa.uint64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "VARCHAR": pa.string(),
-    "BLOB": pa.binary(),
-    "DATE": pa.date32(),
-    "TIME": pa.time64("us"),
-    "TIME_NS": pa.time64("ns"),
-    "TIMESTAMP_S": pa.timestamp("s"),
-    "TIMESTAMP_MS": pa.timestamp("ms"),
-    "TIMESTAMP": pa.timestamp("us"),
-    "TIMESTAMP_NS": pa.timestamp("ns"),
-    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
+    duckdb_type(pa.field("", kind)): kind
+    for kind in (
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(), pa.time64("us"), pa.time64("ns")),
+        *(pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", tz="UTC")),
+    )
 }
+"""The Arrow types of literals, by the names of DuckDB's types."""
 
 
 def scalar(node: Node, of: pa.DataType) -> pa.Scalar:

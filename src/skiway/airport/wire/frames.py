@@ -38,7 +38,6 @@ DESCRIPTOR: Final = b"\x0a"
 HEADER: Final = b"\x12"
 METADATA: Final = b"\x1a"
 BODY: Final = b"\xc2\x3e"
-END_OF_STREAM: Final = CONTINUATION + b"\0\0\0\0"
 _FEW_VALUES: Final = 16_384  # for smaller batches one more copy costs less than the encoders that avoid it
 _NOTHING: Final = memoryview(b"")
 

@@ -9,9 +9,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from skiway.airport.conversion import cast_array
 from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
 from skiway.airport.wire.frames import BatchReader
-from skiway.airport.wire.protocol import InOutParameters, ScanParameters, encode, packed
+from skiway.airport.wire.protocol import InOutParameters, ScanParameters, arrow_stream, encode, packed
 from skiway.client.airport.calls import (
     NOW,
     Calls,
@@ -23,7 +24,7 @@ from skiway.client.airport.calls import (
     TransactionContext,
     read_schema,
 )
-from skiway.client.airport.exchange import Batches, Exchange, cast, in_vectors, to_batches
+from skiway.client.airport.exchange import Batches, Exchange, in_vectors, to_batches
 from skiway.client.airport.filters import Selection, Where, select
 from skiway.client.airport.results import (
     ColumnStatistics,
@@ -189,7 +190,7 @@ def _conform(columns: Mapping[str, pa.Array], schema: pa.Schema, rows: int) -> p
     """Return a batch with all columns of `schema`: the given ones, cast, and NULLs for the others."""
     try:
         arrays = [
-            cast(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
+            cast_array(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
             for field in schema
         ]
     except pa.ArrowException as error:
@@ -285,10 +286,10 @@ def call_table_function(
     arguments: Sequence[Any],
     named: Mapping[str, Any],
     *,
-    rows: Any,
-    columns: Sequence[str] | None,
-    where: Where,
-    plan: bool,
+    rows: Any = None,
+    columns: Sequence[str] | None = None,
+    where: Where = None,
+    plan: bool = False,
     transaction: TransactionContext | None = None,
 ) -> Rows:
     """Call a table function, over the input `rows` unless they are None; return the rows it produces.
@@ -396,7 +397,7 @@ def _column(function: Function, parameter: pa.Field, given: Any) -> pa.Array:
     if _has_mark(parameter, b"is_any_type"):
         return given
     try:
-        return cast(given, parameter.type)
+        return cast_array(given, parameter.type)
     except pa.ArrowException as error:
         raise InvalidArgument(
             f"{function}: cannot cast {given.type} to {parameter.type} for parameter {parameter.name}: {error}"
@@ -423,11 +424,7 @@ def _argument_row(function: Function, given: Sequence[Any], named: Mapping[str, 
         fields.append(pa.field(parameter.name, arrays[-1].type))
     no_columns = pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))  # one row, even without arguments
     batch = pa.record_batch(arrays, schema=pa.schema(fields)) if fields else no_columns
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return arrow_stream(batch.schema, [batch])
 
 
 def _array(function: Function, parameter: pa.Field, value: Any) -> pa.Array:

@@ -1,4 +1,14 @@
-"""Writes single conditions in the SQL of PostgreSQL, of SQLite, and of databases in general.
+"""Writes single conditions in the SQL of PostgreSQL, of SQLite, and of what most databases have in common.
+
+The databases differ from DuckDB in how they compare text, read numbers and treat NaN, and some functions of the same name
+do something else. So only conditions on a column and constants are translated, and only where the result is true for at
+least the same rows; sqlglot writes them. The rules for text:
+
+- PostgreSQL and SQLite compare with the collation of the column. With every collation, `=`
+  finds at least the equal strings. Other comparisons name the binary collation, which has DuckDB's order.
+- A generic database may ignore case, accents and trailing spaces, so only `=`, IN and LIKE are safe.
+- A backslash, in a string literal or a pattern, is an ordinary character or not, depending on the database and its settings.
+  Only SQLite gets strings that contain one.
 
 The databases store text in UTF-8. PostgreSQL orders NaN, bytes and UUIDs like DuckDB. SQLite has no types of its own for dates,
 decimals and UUIDs.
