@@ -208,7 +208,7 @@ def filled_world(worlds: Worlds) -> dict[str, str]:
     spec.uri = "s3://canary-source/x"
     connector = connectors.create(realm, v1.CreateConnectorRequest(spec=spec), secrets=secrets).connector
     job = connectors.trigger(realm, v1.TriggerReconcileRequest(connector_id=connector.resource_id))
-    jobs.enqueue_maintenance(realm, people.resource_id, CLEAN)
+    jobs.enqueue(realm, v1.Job(table_id=people.resource_id, maintenance=CLEAN))
     hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
     webhooks.calls(secrets, None).create(realm, v1.CreateWebhookRequest(spec=hook))
     ann = owner_realm(realm, Owner("ann", frozenset({ADMINISTRATOR})))

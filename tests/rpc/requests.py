@@ -97,11 +97,14 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
     )
     wanted = v1.CreatePolicyRequest(spec=policy_spec(display_name="secrets", subjects=["user:nobody"]))
     policy = policies.calls(lambda *_: []).create(factory.home, wanted).policy
-    maintenance = jobs.enqueue_maintenance(factory.home, owned.table.resource_id, CLEAN)
+    maintenance = jobs.enqueue(factory.home, v1.Job(table_id=owned.table.resource_id, maintenance=CLEAN))
     spec = v1.QualityRuleSpec(display_name="rows", table_id=table.resource_id, check=ROWS)
     rule = quality.CALLS.create(factory.home, v1.CreateRuleRequest(spec=spec)).rule
     quality.check(factory.home, v1.CheckRulesRequest(table_id=table.resource_id))
-    checking = jobs.enqueue_check(factory.home, table.resource_id, [rule.resource_id.id])
+    checking = jobs.enqueue(
+        factory.home,
+        v1.Job(table_id=table.resource_id, quality=v1.QualityTask(rule_ids=[rule.resource_id.id])),
+    )
     hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
     webhook = webhooks.calls(MemorySecrets(), None).create(factory.home, v1.CreateWebhookRequest(spec=hook)).webhook
     letter = WebhookPlace(factory.home, webhook.resource_id.id).give_up(

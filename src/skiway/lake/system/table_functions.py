@@ -80,7 +80,8 @@ class _JobFunction(ChangeTable):
         path = v1.NamespacePath(segments=full_path(place.namespace))
         scope = v1.JobScope(namespaces=[path], table=table.display_name)
         realm = self._context.callers.realm()
-        return jobs.enqueue(realm, table.upstream.connector_id, scope=scope, modes=(mode,), full_rescan=full)
+        source = table.upstream.connector_id
+        return jobs.enqueue(realm, v1.Job(connector_id=source, scope=scope, modes=(mode,), full_rescan=full))
 
 
 class RefreshFunction(_JobFunction):
@@ -122,7 +123,7 @@ class ProfileFunction(_JobFunction):
         """Start a job that profiles this table only."""
         full = bool(given["full"])
         if table.metadata_location:
-            return jobs.enqueue_profile(self._context.callers.realm(), table.resource_id, full_rescan=full)
+            return jobs.enqueue(self._context.callers.realm(), v1.Job(table_id=table.resource_id, full_rescan=full))
         return self._mirrored(place, table, v1.CAP_STATS_ONLY_ASYNC, full=full)
 
 

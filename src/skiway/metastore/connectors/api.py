@@ -32,7 +32,7 @@ from skiway.metastore.connectors.specs import (
     check_columns,
     resolve_destination,
 )
-from skiway.metastore.jobs.api import rescheduled, unscheduled
+from skiway.metastore.jobs.api import rescheduled, scheduled
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import ACCOUNT, CONNECTOR
@@ -151,7 +151,7 @@ def delete(realm: Realm, request: v1.DeleteConnectorRequest, *, secrets: Secrets
     key = keys.connector(realm.account_id, connector_id)
 
     def remove(pointer: Pointer, value: v1.Connector | None) -> None:
-        also = unscheduled(realm.stores.pointers, realm.account_id, connector_id)
+        also = scheduled(realm, keys.schedule(realm.account_id, connector_id))
         realm.all(CONNECTOR).delete(pointer, value, also=also)
 
     meta = updates.delete(realm.all(CONNECTOR), key, connector_id, request.precondition, remove)
@@ -162,11 +162,12 @@ def delete(realm: Realm, request: v1.DeleteConnectorRequest, *, secrets: Secrets
 
 def trigger(realm: Realm, request: v1.TriggerReconcileRequest) -> v1.TriggerReconcileResponse:
     """Enqueue a job that mirrors the connector's tables and then profiles them; see `jobs.enqueue`."""
-    wanted = scope(request)
+    work = v1.Job(scope=scope(request), full_rescan=request.full_rescan)
     if request.HasField("table_id"):
-        job = jobs.enqueue_profile(realm, request.table_id, scope=wanted, full_rescan=request.full_rescan)
+        work.table_id.CopyFrom(request.table_id)
     else:
-        job = jobs.enqueue(realm, request.connector_id, scope=wanted, full_rescan=request.full_rescan)
+        work.connector_id.CopyFrom(request.connector_id)
+    job = jobs.enqueue(realm, work)
     return v1.TriggerReconcileResponse(job_id=job.job_id)
 
 

@@ -385,7 +385,7 @@ def start(realm: Realm, request: v1.StartMaintenanceRequest, *, area: Maintenanc
         task = with_orphan_age(request.task, area.orphan_age)
     else:  # files of Delta tables have an age of their own
         _sources(area, table).check(as_server(realm), table, task := request.task)
-    return v1.StartMaintenanceResponse(job=jobs.enqueue_maintenance(realm, table.resource_id, task))
+    return v1.StartMaintenanceResponse(job=jobs.enqueue(realm, v1.Job(table_id=table.resource_id, maintenance=task)))
 
 
 def get(realm: Realm, request: v1.GetMaintenanceRequest) -> v1.GetMaintenanceResponse:

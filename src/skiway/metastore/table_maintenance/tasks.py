@@ -345,7 +345,7 @@ def _started(
         for action in filter(policy.is_auto, ACTIONS):
             task = with_orphan_age(policy.task(action), orphan_age)
             if _is_due(realm, warehouse, table, policy, task, spark_from_bytes):
-                yield jobs.enqueue_maintenance(realm, table.resource_id, task)
+                yield jobs.enqueue(realm, v1.Job(table_id=table.resource_id, maintenance=task))
     except SkiwayError as error:
         # One broken table must not stop the others.
         log.warning("table %s of account %s is not maintained: %s", table.display_name, realm.account_id, error)
