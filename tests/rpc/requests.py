@@ -20,7 +20,7 @@ from metastore.resource_factory import ResourceFactory, mask
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import connectors, jobs, managed, policies, quality, queries, webhooks
 from skiway.metastore.pipelines import api as pipelines
-from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import owner_realm
 from skiway.metastore.transactions import staged_writes
 from skiway.metastore.webhooks.resources import WebhookPlace
 from skiway.model import v1
@@ -111,7 +111,7 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
         v1.Event(sequence=1), "refused", expires_at=factory.clock() + timedelta(hours=1)
     )
     factory.stores.pointers.apply([letter])
-    ann = owner_realm(factory.home, Owner("ann", frozenset({"administrator"})))
+    ann = owner_realm(factory.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
     declared = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))
     pipeline = pipelines.CALLS.create(ann, declared).pipeline
     made = Lake(
