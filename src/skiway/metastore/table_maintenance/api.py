@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice, pairwise
 from typing import Final, TypeVar
@@ -352,7 +352,7 @@ def health(realm: Realm, request: v1.GetTableHealthRequest, *, area: Maintenance
     """The health of a managed table. Files tell about rows, so callers who are restricted by policies do not get it."""
     table = managed_record(realm, request.table_id).value
     realm.require_unrestricted(table)
-    found = table_health(as_server(realm), area.files(), table.resource_id, orphans_older_than=area.orphan_age)
+    found = table_health(realm.as_server(), area.files(), table.resource_id, orphans_older_than=area.orphan_age)
     return v1.GetTableHealthResponse(health=found)
 
 
@@ -364,9 +364,9 @@ def plan(
     check_task(request.task)
     if table.metadata_location:
         task = with_orphan_age(request.task, area.orphan_age)
-        found = planned(as_server(realm), area.files(), table.resource_id, task)
+        found = planned(realm.as_server(), area.files(), table.resource_id, task)
     else:
-        found = _sources(area, table).planned(as_server(realm), table, request.task)
+        found = _sources(area, table).planned(realm.as_server(), table, request.task)
     yield v1.PlanMaintenanceResponse(refs=found.refs, action=request.task.WhichOneof("task") or "")
     for part in _parts(found.snapshots):
         yield v1.PlanMaintenanceResponse(snapshots=part)
@@ -382,7 +382,7 @@ def start(realm: Realm, request: v1.StartMaintenanceRequest, *, area: Maintenanc
         area.files()
         task = with_orphan_age(request.task, area.orphan_age)
     else:  # files of Delta tables have an age of their own
-        _sources(area, table).check(as_server(realm), table, task := request.task)
+        _sources(area, table).check(realm.as_server(), table, task := request.task)
     return v1.StartMaintenanceResponse(job=jobs.enqueue(realm, v1.Job(table_id=table.resource_id, maintenance=task)))
 
 
@@ -396,11 +396,6 @@ def get(realm: Realm, request: v1.GetMaintenanceRequest) -> v1.GetMaintenanceRes
     if not found.HasField("maintenance") or found.table_id.id != table.resource_id.id:
         raise failure(NotFound, "job", resource="job", id=request.job_id)
     return v1.GetMaintenanceResponse(job=found)
-
-
-def as_server(realm: Realm) -> Realm:
-    """The realm without the limits of its caller: whatever anybody reads must stay."""
-    return replace(realm, access=None, policies=None)
 
 
 def _writable(realm: Realm, table_id: v1.ResourceId) -> v1.Table:
