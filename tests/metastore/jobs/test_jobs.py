@@ -21,6 +21,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.journal import added_event
 from skiway.metastore.records.kinds import JOB
+from skiway.metastore.records.realm import timestamp
 from skiway.model import v1
 
 
@@ -194,7 +195,7 @@ def test_different_scope_kind_or_connector_creates_a_separate_job(factory, files
         trigger(factory, files, destination_table_display_name="t"),
         trigger(factory, files, destination_namespace_paths=[v1.NamespacePath(segments=["a.b"])]),
         trigger(factory, files, destination_namespace_paths=[v1.NamespacePath(segments=["a", "b"])]),
-        jobs.enqueue(factory.home, files.resource_id, modes=[v1.CAP_METADATA_ONLY_CORE]).job_id,
+        jobs.enqueue(factory.home, v1.Job(connector_id=files.resource_id, modes=[v1.CAP_METADATA_ONLY_CORE])).job_id,
     }
     assert len(found) == 7
 
@@ -243,8 +244,9 @@ def test_malformed_column_is_rejected(factory, files, column):
 @behavior(73)
 def test_jobs_are_leased_in_the_order_they_are_due(factory, files):
     def enqueue(name: str, seconds: float) -> str:
-        due_at = factory.clock() + timedelta(seconds=seconds)
-        return jobs.enqueue(factory.home, files.resource_id, scope=v1.JobScope(table=name), due_at=due_at).job_id
+        due_at = timestamp(factory.clock() + timedelta(seconds=seconds))
+        work = v1.Job(connector_id=files.resource_id, scope=v1.JobScope(table=name), next_attempt_at=due_at)
+        return jobs.enqueue(factory.home, work).job_id
 
     third, first, later = enqueue("a", -1), enqueue("b", -3), enqueue("d", 60)
     second = enqueue("c", -2)
@@ -265,7 +267,7 @@ def test_worker_gets_jobs_of_all_accounts(factory, files):
     )
     elsewhere.all(jobs_schedule.CONNECTOR).create(created)  # type: ignore[attr-defined]
     trigger(factory, files)
-    jobs.enqueue(elsewhere, created.resource_id)
+    jobs.enqueue(elsewhere, v1.Job(connector_id=created.resource_id))
     given = {queue(factory).lease("w").job.account_id for _ in range(2)}
     assert given == {"a1", "a2"}
 

@@ -26,7 +26,7 @@ from skiway.metastore.connectors.specs import (
     check_columns,
     resolve_destination,
 )
-from skiway.metastore.jobs.api import rescheduled, unscheduled
+from skiway.metastore.jobs.api import rescheduled, scheduled
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import invalid_field
 from skiway.metastore.records.kinds import CONNECTOR
@@ -89,7 +89,7 @@ def calls(secrets: SecretsStore, access: SourceAccess | None = None) -> Calls[v1
         CONNECTOR,
         writing=writing,
         shown=shown,
-        deleting=lambda realm, own_id: unscheduled(realm.stores.pointers, realm.account_id, own_id),
+        deleting=lambda realm, own_id: scheduled(realm, keys.schedule(realm.account_id, own_id)),
         deleted=deleted,
         normal=normal,
         compared=_without_secrets,
@@ -127,11 +127,12 @@ def find(realm: Realm, connector_id: str) -> Stored[v1.Connector] | None:
 
 def trigger(realm: Realm, request: v1.TriggerReconcileRequest) -> v1.TriggerReconcileResponse:
     """Enqueue a job that mirrors the connector's tables and then profiles them; see `jobs.enqueue`."""
-    wanted = scope(request)
+    work = v1.Job(scope=scope(request), full_rescan=request.full_rescan)
     if request.HasField("table_id"):
-        job = jobs.enqueue_profile(realm, request.table_id, scope=wanted, full_rescan=request.full_rescan)
+        work.table_id.CopyFrom(request.table_id)
     else:
-        job = jobs.enqueue(realm, request.connector_id, scope=wanted, full_rescan=request.full_rescan)
+        work.connector_id.CopyFrom(request.connector_id)
+    job = jobs.enqueue(realm, work)
     return v1.TriggerReconcileResponse(job_id=job.job_id)
 
 

@@ -11,7 +11,6 @@ missing are reported, not deleted: a store that is unreachable for a moment look
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,20 +63,6 @@ class Slice:
             self.unnamed + other.unnamed,
             (*self.failed, *other.failed),
         )
-
-
-def run(
-    sweep: Callable[[str | None], Slice],
-    *,
-    seconds: float,
-    token: str | None = None,
-    monotonic: Callable[[], float] = time.monotonic,
-) -> Slice:
-    """Run slices of a sweep until its end or until the time is up; at least one."""
-    started, done = monotonic(), sweep(token)
-    while done.next_token is not None and monotonic() - started < seconds:
-        done = done.followed_by(sweep(done.next_token))
-    return done
 
 
 @contextmanager

@@ -152,7 +152,10 @@ def _checked(
     verdicts = [(rule, judged(rule.value.check, facts)) for rule in chosen]
     undecided = [rule.value for rule, verdict in verdicts if verdict.status is None]
     readable = [rule for rule in undecided if not (rule.estimates_only or estimates_only)]
-    job = jobs.enqueue_check(realm, table.resource_id, [each.resource_id.id for each in readable]) if readable else None
+    job = None
+    if readable:
+        task = v1.QualityTask(rule_ids=sorted(rule.resource_id.id for rule in readable))
+        job = jobs.enqueue(realm, v1.Job(table_id=table.resource_id, quality=task))
     response = v1.CheckRulesResponse(job=job)
     for rule, verdict in verdicts:
         job_id = job.job_id if job is not None and rule.value in readable else ""

@@ -258,9 +258,17 @@ class Realm:
         """The resource of the account with this id; if `damaged`, also one with a damaged record. Raise `NotFound` if it is missing."""
         return self.all(kind).require(kind.by_id(self.account_id, own_id), name=own_id, damaged=damaged)
 
+    def entry(self, kind: Kind[M], own_id: str) -> Stored[M] | None:
+        """The resource of the account with this id, also one with a damaged record, or None."""
+        return self.all(kind).entry(self.stores.pointers.get(kind.by_id(self.account_id, own_id)))
+
     def without_policies(self) -> Realm:
         """The same realm, for code that applies the policies of the caller itself."""
         return replace(self, policies=None)
+
+    def as_server(self) -> Realm:
+        """The same realm without the limits of its caller: whatever anybody uses must stay."""
+        return replace(self, access=None, policies=None)
 
     def require_unrestricted(self, on: v1.Table | v1.View, *, why: str = NO_FILES) -> None:
         """Raise `PermissionDenied` if a policy restricts what the caller sees of a table or view."""

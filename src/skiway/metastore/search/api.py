@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop
 from itertools import islice
 from typing import Any, Final
 
 from skiway.errors import NotFound
-from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW, Kind
 from skiway.metastore.records.names import dotted, normal_text
@@ -94,11 +93,11 @@ class Visibility:
         return guard.sees(on(resource_id=own, namespace_id=place))
 
 
-KINDS: Final[dict[int, tuple[Kind[Any], Callable[[str, str], str]]]] = {
-    v1.RK_TABLE: (TABLE, keys.table),
-    v1.RK_VIEW: (VIEW, keys.view),
-    v1.RK_NAMESPACE: (NAMESPACE, keys.namespace),
-    v1.RK_CATALOG: (CATALOG, keys.catalog),
+KINDS: Final[Mapping[int, Kind[Any]]] = {
+    v1.RK_TABLE: TABLE,
+    v1.RK_VIEW: VIEW,
+    v1.RK_NAMESPACE: NAMESPACE,
+    v1.RK_CATALOG: CATALOG,
 }
 
 
@@ -145,9 +144,8 @@ class Shown:
 
     def _read(self, kind: int, object_id: str) -> Any:
         """The record of an object; a damaged one has what its keys tell."""
-        noun, key = KINDS[kind]
-        found = self._realm.all(noun).entry(self._realm.stores.pointers.get(key(self._realm.account_id, object_id)))
-        return None if found is None else found.value
+        stored = self._realm.entry(KINDS[kind], object_id)
+        return None if stored is None else stored.value
 
     def _path(self, of: Any) -> tuple[str, ...] | None:
         match of:
