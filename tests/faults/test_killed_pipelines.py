@@ -22,7 +22,7 @@ from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import mirrored
 from runtime.servers import eventually
 from skiway.formats.iceberg.changes.commits import append, delete_all
-from skiway.formats.iceberg.changes.snapshots import summary_properties
+from skiway.formats.iceberg.metadata import summary_properties
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.metastore.managed.commits import change

@@ -396,7 +396,9 @@ def _translated(place: str, error: Exception) -> SkiwayError:
             detail=reason,
             file=place,
         )
-    if isinstance(error, pa.ArrowInvalid) or _is_about_content(error):
+    # Arrow raises OSError for damaged pages too, but without an errno or an error of a service.
+    is_about_content = isinstance(error, OSError) and error.errno is None and not _OF_SERVICE.search(str(error))
+    if isinstance(error, pa.ArrowInvalid) or is_about_content:
         return corrupt(place, reason)
     return Unavailable(
         f"file {place!r} cannot be read; check the address, region and network of the source, then try again",
@@ -404,11 +406,6 @@ def _translated(place: str, error: Exception) -> SkiwayError:
         detail=reason,
         file=place,
     )
-
-
-def _is_about_content(error: Exception) -> bool:
-    """Is it about the content? Arrow raises OSError for damaged pages too, but without an errno or an error of a service."""
-    return isinstance(error, OSError) and error.errno is None and not _OF_SERVICE.search(str(error))
 
 
 def _first_line(error: Exception) -> str:

@@ -43,7 +43,7 @@ class GoogleToken:
         from google.auth.transport.requests import Request
 
         with self._lock:
-            if not self._is_valid_for(at_least):
+            if not self._credentials.token or self._expires_at() - datetime.now(UTC) < at_least:
                 try:
                     self._credentials.refresh(partial(Request(), timeout=_TIMEOUT_S))
                 except GoogleAuthError as error:
@@ -58,9 +58,6 @@ class GoogleToken:
         """The token as obstore expects it."""
         token, expires_at = self.current()
         return {"token": token, "expires_at": expires_at}
-
-    def _is_valid_for(self, duration: timedelta) -> bool:
-        return bool(self._credentials.token) and self._expires_at() - datetime.now(UTC) >= duration
 
     def _expires_at(self) -> datetime:
         expires_at: datetime | None = self._credentials.expiry  # without a time zone

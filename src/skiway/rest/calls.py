@@ -244,7 +244,8 @@ def once(realm: Realm, call: RestCall, act: Callable[[], RestResponse]) -> RestR
     key = short_header(call.headers, KEY)
     if not key or not call.route.changes:
         return act()
-    slot = Slot(realm, OPERATION, key, _fingerprint(call))
+    sent = f"{call.route.method} {call.target}\n".encode() + call.body
+    slot = Slot(realm, OPERATION, key, b64encode(sha256(sent).digest()).decode())
     found = slot.find()
     return _first(slot, act) if found is None else _replayed(slot, found)
 
@@ -289,8 +290,3 @@ def _under_way(key: str) -> Unavailable:
         f"a request with the idempotency key {key} is still running: send it again in a moment",
         key="idempotency.under_way",
     )
-
-
-def _fingerprint(call: RestCall) -> str:
-    request = f"{call.route.method} {call.target}\n".encode() + call.body
-    return b64encode(sha256(request).digest()).decode()

@@ -11,7 +11,8 @@ signed, it sends a token that names the folder. Only the caller that staged the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import Lock
@@ -133,30 +134,29 @@ class CredentialsProvider(Protocol):
         """Credentials with this access and no more than the provider documents; None if there are none for it."""
 
 
-class _Expiring(Protocol):
-    @property
-    def expires_at(self) -> datetime | None: ...
+C = TypeVar("C", bound=Credentials)
 
 
-C = TypeVar("C", bound=_Expiring)
-
-
-class Sessions(Generic[C]):
-    """The credentials that were issued last, by access: the same access gets them again until half of their life is over."""
+class Sessions(ABC, Generic[C]):
+    """Issues credentials that expire. The same caller gets the same for the same access, until half of their life is over."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._issued: LRUCache[TableAccess, tuple[C, datetime]] = LRUCache(MAX_SESSIONS)
         self._lock = Lock()
 
-    def get(self, access: TableAccess, issue: Callable[[TableAccess], C]) -> C:
-        """The credentials for this access. `issue` returns new ones."""
+    @abstractmethod
+    def new(self, access: TableAccess) -> C:
+        """New credentials for this access."""
+
+    def issue(self, access: TableAccess) -> C:
+        """See `CredentialsProvider`."""
         now = self._clock()
         with self._lock:
             found = self._issued.get(access)
         if found is not None and now <= found[1]:
             return found[0]
-        issued = issue(access)
+        issued = self.new(access)
         if issued.expires_at is not None:
             with self._lock:
                 self._issued[access] = issued, now + (issued.expires_at - now) / 2

@@ -161,7 +161,8 @@ def permitted(request: S3Request, access: TableAccess, service: S3Service) -> Ob
     """The request, if `access` permits it; raises `PermissionDenied` or `InvalidArgument` otherwise."""
     parts, bucket, key = service.bucket_and_key(request.uri)
     parameters = _parameters(parts.query, request.uri)
-    operation = _operation(request.method, is_object=bool(key), names=frozenset(parameters))
+    alike = (each for each in _OPERATIONS if (each.method, each.is_object) == (request.method, bool(key)))
+    operation = next((each for each in alike if parameters.keys() - each.optional == each.required), None)
     if operation is None:
         what = f"parameters {', '.join(sorted(parameters))[:200]}" if parameters else "no parameters"
         raise PermissionDenied(
@@ -178,7 +179,8 @@ def permitted(request: S3Request, access: TableAccess, service: S3Service) -> Ob
     if bucket != access.folder.bucket:
         raise _outside(f"bucket {bucket[:100]!r}", access)
     headers = _headers(request.headers)
-    named = [key] if key else _named_keys(operation, parameters, request)
+    # A request on the bucket is about objects to delete, or about the prefix of a listing.
+    named = [key] if key else _keys_to_delete(request.body) if operation.has_body else [parameters["prefix"]]
     for each in named:
         if not _is_inside(each, access):
             raise _outside(f"{each[:300]!r}", access)
@@ -219,24 +221,10 @@ _OPERATIONS: Final = (
 )
 
 
-def _operation(method: str, *, is_object: bool, names: frozenset[str]) -> _Operation | None:
-    for each in _OPERATIONS:
-        if (each.method, each.is_object) == (method, is_object) and names - each.optional == each.required:
-            return each
-    return None
-
-
 _XML_DECLARATION: Final = re.compile(
     r"""\A\s*<\?xml\s+version=["']1\.0["'](\s+encoding=["']utf-8["'])?(\s+standalone=["'](yes|no)["'])?\s*\?>""",
     re.IGNORECASE,
 )
-
-
-def _named_keys(operation: _Operation, parameters: Mapping[str, str], request: S3Request) -> list[str]:
-    """The keys that a request on the bucket is about: the prefix of a listing, or the objects to delete."""
-    if not operation.has_body:
-        return [parameters["prefix"]]
-    return _keys_to_delete(request.body)
 
 
 def _keys_to_delete(body: str | None) -> list[str]:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from skiway.airport.filters import Filter
 from skiway.errors import Unsupported
 from skiway.formats.files import Files
+from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.deletes import (
     PLACES,
     POSITIONS,
@@ -46,6 +47,7 @@ from skiway.formats.source import (
     TableHandle,
     TableName,
     WholeFile,
+    file_values,
 )
 from skiway.foundation.memory_budget import arrow_bytes
 
@@ -101,15 +103,12 @@ class FileLineage:
 
 def with_lineage(schema: Schema) -> Schema:
     """The schema of files that contain the lineage of their rows."""
-    from pyiceberg.schema import Schema
-    from pyiceberg.types import LongType, NestedField
-
     taken = [field.name for field in schema.fields]
     more = [
-        NestedField(number, _distinct(name, taken), LongType(), required=False)
+        lib.types.NestedField(number, _distinct(name, taken), lib.types.LongType(), required=False)
         for name, number in (_ROW_ID, _LAST_UPDATED)
     ]
-    return Schema(*schema.fields, *more, schema_id=schema.schema_id)
+    return lib.schema.Schema(*schema.fields, *more, schema_id=schema.schema_id)
 
 
 def _distinct(name: str, taken: list[str]) -> str:
@@ -200,11 +199,8 @@ class IcebergTable(TableHandle):
 
     def lineage(self, snapshot: Snapshot) -> dict[int, FileLineage]:
         """What the rows of each file inherit, by the ordinal of the file."""
-        found = self.placed_files(snapshot).select(["ordinal", "first_row_id", "sequence_number"])
-        return {
-            ordinal: FileLineage(first_row, number)
-            for ordinal, first_row, number in zip(*(column.to_pylist() for column in found.columns), strict=True)
-        }
+        found = file_values(self.placed_files(snapshot), "ordinal", "first_row_id", "sequence_number")
+        return {ordinal: FileLineage(first_row, number) for ordinal, first_row, number in found}
 
     def deleted_positions(self, snapshot: Snapshot, file: pa.Table) -> np.ndarray:
         """The positions that position deletes and deletion vectors delete in a file, which is a row of the file table."""
@@ -256,11 +252,11 @@ class IcebergTable(TableHandle):
             return files  # at once: the translation of the filter takes a millisecond
         from pyiceberg.expressions.visitors import bind, inclusive_projection
         from pyiceberg.io.pyarrow import expression_to_pyarrow
-        from pyiceberg.schema import Schema
 
         from skiway.formats.iceberg.planning.filters import to_iceberg
 
-        schema = self._iceberg_schema_like(known)
+        same = [number for number, each in self._schemas.items() if each.arrow.equals(known, check_metadata=True)]
+        schema = next((each for each in self.metadata.schemas if each.schema_id in same), None)
         if schema is None:
             return files
         condition = to_iceberg(filter, schema)
@@ -269,16 +265,11 @@ class IcebergTable(TableHandle):
             part = files.filter(pc.field("spec_id") == spec.spec_id)
             sources = {field.source_id for field in spec.fields}
             if part.num_rows and sources and sources <= schema._lazy_id_to_field.keys():
-                fields = Schema(*spec.partition_type(schema).fields)
+                fields = lib.schema.Schema(*spec.partition_type(schema).fields)
                 projected = bind(fields, inclusive_projection(schema, spec)(condition), case_sensitive=True)
                 part = part.take(_matching(part, spec, expression_to_pyarrow(projected, fields)))
             matching.append(part)
         return pa.concat_tables(matching).sort_by("ordinal")
-
-    def _iceberg_schema_like(self, known: pa.Schema) -> Any:
-        """The schema of the table that equals `known`, or None."""
-        same = [number for number, each in self._schemas.items() if each.arrow.equals(known, check_metadata=True)]
-        return next((schema for schema in self.metadata.schemas if schema.schema_id in same), None)
 
     def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:  # noqa: ARG002
         return self._with_ids

@@ -14,7 +14,7 @@ from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PreconditionFailed
 from skiway.formats.iceberg.changes import evolution
 from skiway.formats.iceberg.changes.commits import Producer, rollback, set_ref
-from skiway.formats.iceberg.changes.snapshots import MAIN
+from skiway.formats.iceberg.metadata import MAIN
 from skiway.lake.reading.columns import ROWID
 from skiway.lake.reading.scans import with_row_ids
 from skiway.lake.system.effects import Effect, effect

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from skiway.errors import InvalidArgument, Unsupported
-from skiway.formats.iceberg.changes.snapshots import summary_properties
+from skiway.formats.iceberg.metadata import summary_properties
 from skiway.foundation import resources
 from skiway.metastore import jobs
 from skiway.metastore.jobs.api import Schedule, Turn, scheduled

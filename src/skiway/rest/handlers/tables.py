@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import location
@@ -26,9 +26,10 @@ from skiway.metastore.resources.hierarchy import full_path
 from skiway.metastore.usage import MetricsReport, add_report
 from skiway.model import v1
 from skiway.rest import resolve
-from skiway.rest.bodies import Renaming, decoded
+from skiway.rest.bodies import FrozenBody, decoded
 from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse, json_response, listing
 from skiway.rest.handlers.delegation import NOTHING, Delegated, delegated_to
+from skiway.rest.resolve import Resolver
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -94,7 +95,8 @@ def load(request: RestRequest) -> RestResponse:
     delegated = delegated_to(request, table)
     version = f"{table.resource_id.id} {location} {mode}{delegated.version}"
     etag = f'"{sha256(version.encode()).hexdigest()[:32]}"'
-    if _known(request.headers.get("if-none-match", ""), etag):
+    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    if known & {etag, "*"}:
         return RestResponse(304, headers={"etag": etag})
 
     def render() -> str:
@@ -115,29 +117,16 @@ def exists(request: RestRequest) -> RestResponse:
 def drop(request: RestRequest) -> RestResponse:
     """Drop a table; delete its files at once if `purgeRequested`, else leave them to garbage collection."""
     purge = _choice(request.query, "purgeRequested", ("true", "false"), default="false") == "true"
-    table = _changeable(request)
+    table = resolve.writable(request).served_table()
+    request.realm.require_unrestricted(table, why=NOT_CHANGED)
+    resolve.require_managed(request.realm, table)
     managed.drop(request.realm, request.lake.warehouse, table.resource_id, purge=purge)
     return NO_CONTENT
 
 
 def rename(request: RestRequest) -> RestResponse:
     """Rename a table, or move it to another namespace of its catalog."""
-    wanted = decoded(request.body, Renaming)
-    resolver = resolve.writable(request)
-    table = resolver.managed_table(wanted.source.namespace, wanted.source.name)
-    request.realm.require_unrestricted(table, why=NOT_CHANGED)
-    destination = resolver.namespace(wanted.destination.namespace)
-    with resolve.renaming(request.realm, destination, wanted):
-        managed.rename(
-            request.realm, table.resource_id, name=wanted.destination.name, namespace_id=destination.resource_id
-        )
-    return NO_CONTENT
-
-
-def _changeable(request: RestRequest) -> v1.Table:
-    table = resolve.writable(request).served_table()
-    request.realm.require_unrestricted(table, why=NOT_CHANGED)
-    return resolve.require_managed(request.realm, table)
+    return resolve.renamed(request, Resolver.managed_table, managed.rename)
 
 
 def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str]:
@@ -162,11 +151,6 @@ def _of_refs(metadata: TableMetadata) -> TableMetadata:
     """The metadata with only the snapshots that have a branch or tag."""
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     return metadata.model_copy(update={"snapshots": [each for each in metadata.snapshots if each.snapshot_id in named]})
-
-
-def _known(header: str, etag: str) -> bool:
-    given = [each.strip().removeprefix("W/") for each in header.split(",")]
-    return etag in given or "*" in given
 
 
 def _choice(query: Mapping[str, str], name: str, choices: Sequence[str], *, default: str) -> str:
@@ -202,7 +186,7 @@ def load_generic(request: RestRequest) -> RestResponse:
     return json_response({"table": body})
 
 
-class Metric(BaseModel):
+class Metric(FrozenBody):
     """A counter has a value, a timer a total duration, here in its own unit."""
 
     value: int | None = None
@@ -228,17 +212,15 @@ _NANOSECONDS = {
 }
 
 
-class ReportBody(BaseModel):
+class ReportBody(FrozenBody):
     """A scan report or a commit report; fields that are not stored are ignored."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: Annotated[Literal["scan-report", "commit-report"], Field(alias="report-type")]
     snapshot_id: Annotated[int | None, Field(alias="snapshot-id")] = None
     operation: str = ""
     filter: Any = None
     columns: Annotated[tuple[str, ...], Field(alias="projected-field-names")] = ()
-    metrics: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = Field(default_factory=dict)
 
 
 def report(request: RestRequest) -> RestResponse:

@@ -14,9 +14,10 @@ from skiway.metastore.records.policies import NOT_CHANGED
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.rest import resolve
-from skiway.rest.bodies import Registration, Renaming, decoded
+from skiway.rest.bodies import Registration, decoded
 from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse, json_response, listing
 from skiway.rest.handlers.namespaces import properties_of_new
+from skiway.rest.resolve import Resolver
 
 
 def list_(request: RestRequest) -> RestResponse:
@@ -111,16 +112,7 @@ def drop(request: RestRequest) -> RestResponse:
 
 def rename(request: RestRequest) -> RestResponse:
     """Rename a view, or move it to another namespace of its catalog."""
-    wanted = decoded(request.body, Renaming)
-    resolver = resolve.writable(request)
-    view = resolver.view(wanted.source.namespace, wanted.source.name)
-    request.realm.require_unrestricted(view, why=NOT_CHANGED)
-    destination = resolver.namespace(wanted.destination.namespace)
-    with resolve.renaming(request.realm, destination, wanted):
-        managed.rename_view(
-            request.realm, view.resource_id, name=wanted.destination.name, namespace_id=destination.resource_id
-        )
-    return NO_CONTENT
+    return resolve.renamed(request, Resolver.view, managed.rename_view)
 
 
 def _response(found: IcebergView) -> RestResponse:

@@ -41,7 +41,10 @@ class ObjectBlobStore(BlobStore):
         super().__init__(clock=clock, on_call=on_call, refresh_after_s=refresh_after_s)
         self._objects = objects
         self._name = name
-        self._ensure_format()
+        self._create(FORMAT_PATH, str(BLOB_FORMAT_VERSION).encode())
+        found = self._read(FORMAT_PATH)
+        text = "" if found is None else found[0].decode(errors="replace")
+        check_version(text, self._name, newest=BLOB_FORMAT_VERSION)
 
     def _create(self, uri: str, data: bytes) -> bool:
         with self._translated():
@@ -82,12 +85,6 @@ class ObjectBlobStore(BlobStore):
         with self._translated():
             for chunk in obstore.list(self._objects, folder or None, offset=after or None, chunk_size=1000):
                 yield from map(_blob_head, chunk)
-
-    def _ensure_format(self) -> None:
-        self._create(FORMAT_PATH, str(BLOB_FORMAT_VERSION).encode())
-        found = self._read(FORMAT_PATH)
-        text = "" if found is None else found[0].decode(errors="replace")
-        check_version(text, self._name, newest=BLOB_FORMAT_VERSION)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

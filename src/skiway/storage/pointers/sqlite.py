@@ -80,13 +80,19 @@ class DriverReads:
         compiled = self._compiled.get(statement)
         if compiled is None:
             compiled = self._compiled[statement] = Compiled(statement, self._dialect)
-        connection = self._acquire()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
         try:
             rows = connection.execute(compiled.text, compiled.bound(parameters)).fetchall()
         except BaseException:
             connection.close()
             raise
-        self._release(connection)
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
         return rows
 
     def close(self) -> None:
@@ -94,18 +100,6 @@ class DriverReads:
         self._closed = True
         while self._idle:
             self._idle.pop().close()
-
-    def _acquire(self) -> sqlite3.Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._connect()
-
-    def _release(self, connection: sqlite3.Connection) -> None:
-        if self._closed:
-            connection.close()
-        else:
-            self._idle.append(connection)
 
 
 class UnchangedReads:
