@@ -191,10 +191,6 @@ LONGEST_ID: Final = 100
 """Our ids are shorter; longer text from a caller is cut in the audit trail."""
 
 
-def _nothing_to_renew() -> None:
-    """Do nothing, because the call sends one message."""
-
-
 @dataclass(slots=True, kw_only=True)
 class RpcCall(Call):
     """A call of a gRPC method. `send` takes the messages of a streamed response; it blocks until the client has room.
@@ -205,7 +201,7 @@ class RpcCall(Call):
     method: Method
     client: grpc.ServicerContext
     send: Callable[[bytes], None] | None = None
-    renew: Callable[[], None] = _nothing_to_renew
+    renew: Callable[[], None] = lambda: None
 
     def watch(self, client: WatchedCall) -> None:
         """Tell `client` when this call waits for it to read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import fields
 from typing import Final
 
@@ -79,12 +79,7 @@ def _normal(realm: Realm, request: v1.CreateAccountRequest) -> v1.CreateAccountR
 def _check_spec(_: Realm, spec: v1.AccountSpec, paths: Set[str]) -> None:
     if "tags" in paths:
         refuse_secrets(spec.tags, field="tags")
-    if "quotas" in paths:
-        _check_quotas(spec.quotas)
-
-
-def _check_quotas(given: Mapping[str, float]) -> None:
-    for name, value in given.items():
+    for name, value in spec.quotas.items() if "quotas" in paths else ():
         if name not in QUOTAS:
             raise invalid_field("quotas", name, f"use {', '.join(QUOTAS)}")
         is_rate = name.endswith(".per_second")
