@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import InvalidArgument
@@ -53,7 +54,7 @@ class Field:
     """Whether the order of its items means nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Resource:
     """A kind of resource. `columns` are those of lists, by the names of the client's record."""
 
@@ -73,40 +74,40 @@ class Resource:
     parts: tuple[str, ...] = ()
     """The fields of the spec of which an update can change a part."""
 
-    @property
+    @cached_property
     def plural(self) -> str:
         """The name of several."""
         return f"{self.name.removesuffix('y')}ies" if self.name.endswith("y") else f"{self.name}s"
 
-    @property
+    @cached_property
     def title(self) -> str:
         """The name in names of messages and methods: `Webhook` in `GetWebhookRequest`."""
         return self.name.title()
 
-    @property
+    @cached_property
     def number(self) -> Any:
         """The kind in ids."""
         from skiway.model import v1
 
         return v1.ResourceKind.Value(f"RK_{self.name.upper()}")
 
-    @property
+    @cached_property
     def secrets(self) -> tuple[str, ...]:
         """The names of the fields that are secrets."""
         return tuple(field.name for field in self.fields if field.is_secret)
 
-    @property
+    @cached_property
     def required(self) -> frozenset[str]:
         """The names of the fields that every resource has."""
         return frozenset(("display_name", *(field.name for field in self.fields if field.required)))
 
-    @property
+    @cached_property
     def service(self) -> Any:
         """The service with the methods for this kind."""
         services = self.spec.DESCRIPTOR.file.services_by_name.values()
         return next(service for service in services if f"Create{self.title}" in service.methods_by_name)
 
-    @property
+    @cached_property
     def spec(self) -> type[Message]:
         """The message with the fields that can be set."""
         from skiway.model import v1
@@ -121,7 +122,7 @@ class Resource:
         oneof = self.spec.DESCRIPTOR.fields_by_name[name].containing_oneof
         return name if oneof is None or len(oneof.fields) == 1 else str(oneof.name)
 
-    @property
+    @cached_property
     def paths(self) -> frozenset[str]:
         """The paths that update masks can have."""
         fields = self.spec.DESCRIPTOR.fields_by_name
@@ -129,6 +130,7 @@ class Resource:
         inner = (f"{part}.{field.name}" for part, message in parts.items() for field in message.fields)
         return frozenset((*map(self.path, fields), *inner))
 
+    @cache  # noqa: B019 - kinds live as long as the process
     def message(self, name: str) -> type[Any]:
         """The message of a name in which `{}` stands for the kind: `Get{}Request`, or `List{}sRequest` for several."""
         from skiway.model import v1

@@ -107,7 +107,7 @@ class WebhookPlace:
     def give_up(self, event: v1.Event, error: str, *, expires_at: datetime) -> Put:
         """The operation that stores an event which could not be delivered."""
         letter = v1.DeadLetter(event=event, given_up_at=self.realm.now(), error=error)
-        return Put(self._dead(event.sequence), _packed(letter), expect=ABSENT, expires_at=expires_at)
+        return Put(self._key(f"dead/{event.sequence:019d}"), _packed(letter), expect=ABSENT, expires_at=expires_at)
 
     def letters(self, *, limit: int = 1000) -> Iterator[tuple[v1.DeadLetter, Pointer]]:
         """The oldest dead letters with their pointers."""
@@ -151,9 +151,6 @@ class WebhookPlace:
     def _key(self, part: str) -> str:
         return keys.webhook_delivery(self.realm.account_id, self.webhook_id, part)
 
-    def _dead(self, sequence: int) -> str:
-        return self._key(f"dead/{sequence:019d}")
-
 
 def _packed(letter: v1.DeadLetter) -> str:
     return base64.urlsafe_b64encode(letter.SerializeToString(deterministic=True)).decode()
@@ -176,7 +173,9 @@ def calls(secrets: SecretsStore, access: SourceAccess | None) -> NamedCalls[v1.W
 
     def check(realm: Realm, webhook: v1.Webhook, spec: v1.WebhookSpec, paths: Set[str]) -> None:
         if "secret" in paths:
-            _check_secret(spec.secret.encode())
+            if len(spec.secret.encode()) < LEAST_SECRET:
+                wanted = f"give at least {LEAST_SECRET} bytes, such as the output of openssl rand -hex 32"
+                raise invalid_field("secret", "too short" if spec.secret else "missing", wanted)
             webhook.secret_id = f"{OF_WEBHOOK}-{realm.ids()}"
         _check(webhook)
         if access is not None and "url" in paths:
@@ -240,12 +239,6 @@ def _place(realm: Realm, given: v1.ResourceId) -> WebhookPlace:
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
-
-
-def _check_secret(secret: bytes) -> None:
-    if len(secret) < LEAST_SECRET:
-        wanted = f"give at least {LEAST_SECRET} bytes, such as the output of openssl rand -hex 32"
-        raise invalid_field("secret", "too short" if secret else "missing", wanted)
 
 
 def _check(webhook: v1.Webhook) -> None:

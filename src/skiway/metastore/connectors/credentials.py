@@ -222,9 +222,9 @@ def credentials(realm: Realm, secrets: SecretsStore, connector: v1.Connector) ->
     key = keys.connector(realm.account_id, connector_id)
     known = connector
     while True:
-        name = SecretName.of(known)
-        if not name.secret_id:
+        if not known.auth.secret_id:
             return None
+        name = SecretName.of(known)
         try:
             data = secrets.get(*name.stored_as)
         except NotFound:

@@ -98,14 +98,9 @@ def _relation_folds(of: v1.Table | v1.View) -> tuple[str, ...]:
     return (keys.relation_name(of.resource_id.account_id, of.namespace_id.id, folded(of.display_name)),)
 
 
-def _table_names(of: v1.Table) -> tuple[str, ...]:
+def _relation_names(of: v1.Table | v1.View) -> tuple[str, ...]:
     place = of.resource_id.account_id, of.namespace_id.id, of.display_name
-    return keys.table_name(*place), keys.relation_name(*place)
-
-
-def _view_names(of: v1.View) -> tuple[str, ...]:
-    place = of.resource_id.account_id, of.namespace_id.id, of.display_name
-    return keys.view_name(*place), keys.relation_name(*place)
+    return (keys.table_name if isinstance(of, v1.Table) else keys.view_name)(*place), keys.relation_name(*place)
 
 
 def _snapshot_names(of: v1.Snapshot) -> tuple[str, ...]:
@@ -198,8 +193,8 @@ NAMESPACE = Kind(
     folds=_namespace_folds,
     by_id=keys.namespace,
 )
-TABLE = _kind("table", v1.Table, keys.table, _table_names, _relation_folds)
-VIEW = _kind("view", v1.View, keys.view, _view_names, _relation_folds)
+TABLE = _kind("table", v1.Table, keys.table, _relation_names, _relation_folds)
+VIEW = _kind("view", v1.View, keys.view, _relation_names, _relation_folds)
 SNAPSHOT = Kind(
     "snapshot",
     v1.Snapshot,

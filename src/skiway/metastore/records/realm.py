@@ -97,43 +97,6 @@ class PolicyGuard(Guard):
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class BothGuards(Guard):
-    """What two guards allow."""
-
-    first: Guard
-    second: Guard
-
-    @property
-    def sees_everything(self) -> bool:
-        """Whether both guards show all resources."""
-        return self.first.sees_everything and self.second.sees_everything
-
-    @property
-    def allows_unreadable(self) -> bool:
-        """Whether both guards allow it."""
-        return self.first.allows_unreadable and self.second.allows_unreadable
-
-    def sees(self, value: Message) -> bool:
-        """Whether both guards show the resource."""
-        return self.first.sees(value) and self.second.sees(value)
-
-    def shown(self, value: Message) -> Message | None:
-        """What both guards show of the resource."""
-        left = self.first.shown(value)
-        return None if left is None else self.second.shown(left)
-
-    def require_change(self, *states: Message) -> None:
-        """Raise unless both guards allow the change."""
-        self.first.require_change(*states)
-        self.second.require_change(*states)
-
-    def require_create(self, value: Message) -> None:
-        """Raise unless both guards allow the resource to be created."""
-        self.first.require_create(value)
-        self.second.require_create(value)
-
-
 def _without_counts(snapshot: v1.Snapshot) -> v1.Snapshot:
     shown = v1.Snapshot()
     shown.CopyFrom(snapshot)
@@ -248,11 +211,9 @@ class Realm:
 
     def all(self, kind: Kind[M]) -> Repository[M]:
         """The repository of a kind of resource."""
-        by_access: Guard | None = None if self.access is None else self.access.guard(kind)
-        concerned = self.policies if kind.message in GUARDED else None
-        by_policies: Guard | None = None if concerned is None else PolicyGuard(concerned)
-        guard = BothGuards(by_access, by_policies) if by_access and by_policies else by_access or by_policies
-        return Repository(self.stores, kind, guard)
+        by_access = None if self.access is None else self.access.guard(kind)
+        by_policies = PolicyGuard(self.policies) if self.policies is not None and kind.message in GUARDED else None
+        return Repository(self.stores, kind, tuple(guard for guard in (by_access, by_policies) if guard is not None))
 
     def by_id(self, kind: Kind[M], own_id: str, *, damaged: bool = False) -> Stored[M]:
         """The resource of the account with this id; if `damaged`, also one with a damaged record. Raise `NotFound` if it is missing."""

@@ -111,11 +111,11 @@ class Guard(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Repository(Generic[M]):
-    """All resources of one kind; with a `guard`, those that a caller sees, of which it may change some."""
+    """All resources of one kind; with `guards`, those that a caller sees, of which it may change some."""
 
     stores: Stores
     kind: Kind[M]
-    guard: Guard | None = None
+    guards: tuple[Guard, ...] = ()
 
     def find(self, key: str) -> Stored[M] | None:
         """The resource at a canonical key, or None."""
@@ -159,13 +159,22 @@ class Repository(Generic[M]):
         try:
             value = self._parsed(pointer.blob_uri)
         except (NotFound, Internal):
-            return (pointer, None) if self.guard is None or self.guard.allows_unreadable else None
-        return (pointer, value) if self.guard is None or self.guard.sees(value) else None
+            return (pointer, None) if all(guard.allows_unreadable for guard in self.guards) else None
+        return (pointer, value) if self.sees(value) else None
+
+    @property
+    def sees_everything(self) -> bool:
+        """Whether the caller sees all resources of the account."""
+        return all(guard.sees_everything for guard in self.guards)
+
+    def sees(self, value: Message) -> bool:
+        """Whether the caller sees the resource."""
+        return all(guard.sees(value) for guard in self.guards)
 
     def require_change(self, *states: M) -> None:
         """Raise `PermissionDenied` unless the caller may change a resource, in its states before and after."""
-        if self.guard is not None:
-            self.guard.require_change(*states)
+        for guard in self.guards:
+            guard.require_change(*states)
 
     def missing(self, name: str) -> NotFound:
         """The error that there is no such resource."""
@@ -178,7 +187,7 @@ class Repository(Generic[M]):
         visible resource: neither tells of hidden ones.
         """
         pointers = self.stores.pointers
-        if self.guard is None or self.guard.sees_everything:
+        if self.sees_everything:
             page = pointers.page(prefix, size=size, token=token)
             return Page(tuple(found.value for found in map(self.entry, page.items) if found), page.next_token)
         visible: list[Stored[M]] = []
@@ -228,10 +237,12 @@ class Repository(Generic[M]):
 
     def _shown(self, value: M, pointer: Pointer) -> Stored[M] | None:
         """What the caller sees of a resource; None if that is nothing."""
-        if self.guard is None:
-            return Stored(value, pointer)
-        seen = self.guard.shown(value) if self.guard.sees(value) else None
-        return None if seen is None else Stored(cast(M, seen), pointer)
+        shown: Message | None = value
+        for guard in self.guards:
+            shown = guard.shown(shown) if guard.sees(shown) else None
+            if shown is None:
+                return None
+        return Stored(cast(M, shown), pointer)
 
     def entries(self, prefix: str) -> Iterator[Stored[M]]:
         """All resources whose keys start with `prefix`, in the order of their keys, as `entry` returns them."""
@@ -246,7 +257,7 @@ class Repository(Generic[M]):
 
     def count(self, prefix: str) -> int:
         """The number of resources whose keys start with `prefix`."""
-        if self.guard is not None and not self.guard.sees_everything:
+        if not self.sees_everything:
             return sum(1 for _ in self.entries(prefix))
         return self.stores.pointers.count(prefix)
 
@@ -261,8 +272,8 @@ class Repository(Generic[M]):
 
     def creation(self, value: M) -> Creation[M]:
         """Check that the caller may create a resource, write its blob, and return the operations that publish it."""
-        if self.guard is not None:
-            self.guard.require_create(value)
+        for guard in self.guards:
+            guard.require_create(value)
         stored, reserved = self.reservation(value)
         return Creation(stored, tuple(reserved))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Set
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -302,18 +302,35 @@ def reopen(realm: Realm, parent: Pointer) -> None:
         return
 
 
-def remove_empty(
-    realm: Realm, repository: Repository[M], pointer: Pointer, value: M | None, *, require_empty: Callable[[], None]
-) -> None:
-    """Delete a parent that has no children. `require_empty` raises if it has; it runs before and after closing."""
-    require_empty()
-    moved = close_parent(realm, pointer, resource=repository.kind.noun)
+@contextmanager
+def closed(realm: Realm, parent: Pointer, *, resource: str, require: Callable[[], None]) -> Iterator[Pointer]:
+    """Prevent new children in the block, which gets the parent's moved pointer, and whose batch contains `reopening`.
+
+    `require` raises if the children do not allow the change; it is called before and after closing.
+    """
+    require()
+    moved = close_parent(realm, parent, resource=resource)
     try:
-        require_empty()
+        require()
+        yield moved
     except Conflict:
         reopen(realm, moved)
         raise
-    repository.delete(moved, value, also=reopening(moved))
+
+
+def remove_empty(
+    realm: Realm, repository: Repository[M], pointer: Pointer, value: M | None, *, held: Callable[[], str]
+) -> None:
+    """Delete a parent that has no children. `held` returns what it contains in words; "" is nothing."""
+    noun = repository.kind.noun
+    name = keys.last_segment(pointer.key) if value is None else repository.kind.title(value)
+
+    def require() -> None:
+        if found := held():
+            raise failure(Conflict, f"{noun}.not_empty", display_name=name, found=found)
+
+    with closed(realm, pointer, resource=noun, require=require) as moved:
+        repository.delete(moved, value, also=reopening(moved))
 
 
 def counted(counts: Iterable[tuple[int, str]]) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import fields
 from typing import Final
 
 from skiway.config.server import Quota
-from skiway.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
+from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.foundation import resources
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure, invalid_field
@@ -79,12 +79,7 @@ def _normal(realm: Realm, request: v1.CreateAccountRequest) -> v1.CreateAccountR
 def _check_spec(_: Realm, spec: v1.AccountSpec, paths: Set[str]) -> None:
     if "tags" in paths:
         refuse_secrets(spec.tags, field="tags")
-    if "quotas" in paths:
-        _check_quotas(spec.quotas)
-
-
-def _check_quotas(given: Mapping[str, float]) -> None:
-    for name, value in given.items():
+    for name, value in spec.quotas.items() if "quotas" in paths else ():
         if name not in QUOTAS:
             raise invalid_field("quotas", name, f"use {', '.join(QUOTAS)}")
         is_rate = name.endswith(".per_second")
@@ -115,24 +110,13 @@ def _visible_id(realm: Realm, given: v1.ResourceId, kind: v1.ResourceKind.ValueT
 
 
 def _remove(realm: Realm, _: v1.DeleteAccountRequest, pointer: Pointer, account: v1.Account | None) -> None:
-    account_id = keys.last_segment(pointer.key)
-    name = account.display_name if account else account_id
-    remove_empty(
-        realm,
-        realm.all(ACCOUNT),
-        pointer,
-        account,
-        require_empty=lambda: _require_empty(realm, account_id, name),
-    )
+    account_id, count = keys.last_segment(pointer.key), realm.stores.pointers.count
 
+    def held() -> str:
+        catalogs, connectors = count(keys.catalog_name(account_id)), count(keys.connector_name(account_id))
+        return counted([(catalogs, "catalog"), (connectors, "connector")])
 
-def _require_empty(realm: Realm, account_id: str, name: str) -> None:
-    count = realm.stores.pointers.count
-    found = counted(
-        [(count(keys.catalog_name(account_id)), "catalog"), (count(keys.connector_name(account_id)), "connector")]
-    )
-    if found:
-        raise failure(Conflict, "account.not_empty", display_name=name, found=found)
+    remove_empty(realm, realm.all(ACCOUNT), pointer, account, held=held)
 
 
 CALLS: Final = Calls(resources.ACCOUNT, ACCOUNT, normal=_check_spec, id_of=_visible_id, remove=_remove)

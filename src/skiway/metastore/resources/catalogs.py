@@ -14,7 +14,7 @@ from skiway.metastore.records.kinds import CATALOG
 from skiway.metastore.records.names import normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import close_parent, counted, remove_empty, reopen, reopening
+from skiway.metastore.records.updates import closed, counted, remove_empty, reopening
 from skiway.metastore.resources import namespaces
 from skiway.metastore.resources.hierarchy import is_managed, writable_id
 from skiway.metastore.resources.named import Calls
@@ -50,14 +50,7 @@ def _remove(realm: Realm, request: v1.DeleteCatalogRequest, pointer: Pointer, ca
     catalog_id = keys.last_segment(pointer.key)
     if request.HasField("require_empty") and not request.require_empty:
         namespaces.clear(realm, catalog_id, ())
-    name = catalog.display_name if catalog else catalog_id
-    remove_empty(
-        realm,
-        realm.all(CATALOG),
-        pointer,
-        catalog,
-        require_empty=lambda: _require_empty(realm, catalog_id, name),
-    )
+    remove_empty(realm, realm.all(CATALOG), pointer, catalog, held=lambda: _held(realm, catalog_id))
 
 
 def _check(_: Realm, catalog: v1.Catalog, __: v1.CatalogSpec, paths: Set[str]) -> None:
@@ -80,32 +73,19 @@ def _write(realm: Realm, current: Stored[v1.Catalog], desired: v1.Catalog) -> St
     """
     if is_managed(current.value) == is_managed(desired):
         return realm.all(CATALOG).update(current, desired)
-    _require_unused(realm, current.value)
-    moved = close_parent(realm, current.pointer, resource="catalog")
-    try:
-        _require_unused(realm, current.value)
+
+    def require() -> None:
+        if found := _held(realm, desired.resource_id.id):
+            raise failure(Conflict, "catalog.connector.fixed", display_name=current.value.display_name, found=found)
+
+    with closed(realm, current.pointer, resource="catalog", require=require) as moved:
         return realm.all(CATALOG).update(Stored(current.value, moved), desired, also=lambda _: reopening(moved))
-    except Conflict:
-        reopen(realm, moved)
-        raise
-
-
-def _require_unused(realm: Realm, catalog: v1.Catalog) -> None:
-    found = _held(realm, catalog.resource_id.id)
-    if found:
-        raise failure(Conflict, "catalog.connector.fixed", display_name=catalog.display_name, found=found)
 
 
 def _held(realm: Realm, catalog_id: str) -> str:
     """The contents of a catalog in words; empty if there are none."""
     namespaces = realm.stores.pointers.count(keys.namespace_path(realm.account_id, catalog_id) + "/")
     return counted([(namespaces, "namespace")])
-
-
-def _require_empty(realm: Realm, catalog_id: str, name: str) -> None:
-    found = _held(realm, catalog_id)
-    if found:
-        raise failure(Conflict, "catalog.not_empty", display_name=name, found=found)
 
 
 CALLS: Final = Calls(resources.CATALOG, CATALOG, _check, id_of=writable_id, write=_write, remove=_remove)

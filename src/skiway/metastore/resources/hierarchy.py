@@ -256,7 +256,7 @@ class Below:
         if not dot:
             return listed(repository, prefix, request)
         matches = [each for each in self.realm.stores.pointers.scan(prefix) if self._name(each).startswith(wanted)]
-        if repository.guard is not None:
+        if not repository.sees_everything:
             matches = [each for each in matches if repository.entry(each)]
         listing = f"namespaces:{prefix}:{wanted}"
         shown, page = sliced(matches, request, listing=listing, name=lambda pointer: pointer.key)

@@ -27,13 +27,12 @@ from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import (
     Claim,
-    close_parent,
+    closed,
     copy_fields,
     counted,
     inside,
     once,
     remove_empty,
-    reopen,
     reopening,
     retrying,
 )
@@ -187,27 +186,12 @@ def _remove(realm: Realm, request: v1.DeleteNamespaceRequest, pointer: Pointer, 
 
 
 def _remove_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None) -> None:
-    remove_empty(
-        realm,
-        remover(realm, NAMESPACE),
-        pointer,
-        namespace,
-        require_empty=lambda: _require_empty(realm, pointer, namespace),
-    )
+    def held() -> str:
+        # The path of an unreadable namespace is unknown, so its children are not counted.
+        below = Below(realm, namespace.catalog_id.id, full_path(namespace)).count() if namespace else 0
+        return counted([*hierarchy.child_counts(realm, keys.last_segment(pointer.key)), (below, "namespace")])
 
-
-def _require_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None) -> None:
-    """Raise if the namespace is not empty.
-
-    The path of an unreadable namespace is unknown, so its children are not counted.
-    """
-    namespace_id = keys.last_segment(pointer.key)
-    path = full_path(namespace) if namespace else ()
-    below = Below(realm, namespace.catalog_id.id, path).count() if namespace else 0
-    found = counted([*hierarchy.child_counts(realm, namespace_id), (below, "namespace")])
-    if found:
-        name = dotted(path) or namespace_id
-        raise failure(Conflict, "namespace.not_empty", display_name=name, found=found)
+    remove_empty(realm, remover(realm, NAMESPACE), pointer, namespace, held=held)
 
 
 # --- moving a namespace ----------------------------------------------------------------------------------------------
@@ -240,15 +224,13 @@ def _write(realm: Realm, current: Stored[v1.Namespace], desired: v1.Namespace) -
     refuse_system_path(full_path(desired))
     parent, desired.parents[:] = _new_parent(realm, current.value, desired)
     elsewhere = current.value.catalog_id.id != desired.catalog_id.id
-    _require_movable(realm, current.value, elsewhere=elsewhere)
-    moved = close_parent(realm, current.pointer, resource="namespace")
-    try:
+
+    def require() -> None:
         _require_movable(realm, current.value, elsewhere=elsewhere)
+
+    with closed(realm, current.pointer, resource="namespace", require=require) as moved:
         batch = *reopening(moved), *inside(parent)
         return repository.update(Stored(current.value, moved), desired, also=lambda _: batch)
-    except Conflict:
-        reopen(realm, moved)
-        raise
 
 
 def _place(namespace: v1.Namespace) -> tuple[str, tuple[str, ...]]:

@@ -138,7 +138,7 @@ def _create(realm: Realm, spec: v1.SnapshotSpec, claim: Claim[v1.CreateSnapshotR
     pointer = _current_pointer(realm, table_id)
     present = current(realm, table_id) if pointer else None
     advance: Operation = current_put(realm, table_id, snapshot.snapshot_id, before=pointer)
-    if present is not None and not _is_newer(snapshot, present.value):
+    if present is not None and _age(snapshot) <= _age(present.value):
         # The current one stays, but must not be deleted in the meantime: a table with snapshots has a current one.
         advance = Check(advance.key, expect=advance.expect)
     return claim.created(realm.all(SNAPSHOT), snapshot, (_unchanged(table), advance))
@@ -292,12 +292,8 @@ def _current_pointer(realm: Realm, table_id: str) -> Pointer | None:
     return realm.stores.pointers.get(keys.current_snapshot(realm.account_id, table_id))
 
 
-def _is_newer(one: v1.Snapshot, other: v1.Snapshot) -> bool:
-    """Whether `one` was created later upstream. Of the same moment, the greater id is newer; no time is the oldest."""
-    return _age(one) > _age(other)
-
-
 def _age(snapshot: v1.Snapshot) -> tuple[int, int]:
+    """Greater for a newer snapshot: of the same moment upstream, the greater id is newer; no time is the oldest."""
     return snapshot.upstream_created_at.ToNanoseconds(), snapshot.snapshot_id
 
 

@@ -77,18 +77,14 @@ def _normal(realm: Realm, spec: v1.TableSpec, paths: Set[str]) -> None:
     if "upstream" in paths and any(path.startswith("upstream.") for path in paths):
         raise failure(InvalidArgument, "update.mask.upstream.mix.forbidden", field="update_mask")
     if "schema_json" in paths and spec.HasField("schema_json"):
-        _check_json(spec.schema_json)
+        try:
+            json.loads(spec.schema_json)
+        except ValueError:
+            found = "not JSON" if spec.schema_json.strip() else "blank"
+            raise invalid_field("schema_json", found, "give the schema as JSON") from None
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
     hierarchy.check_parent_ids(realm, spec)
-
-
-def _check_json(text: str) -> None:
-    try:
-        json.loads(text)
-    except ValueError:
-        found = "blank" if not text.strip() else "not JSON"
-        raise invalid_field("schema_json", found, "give the schema as JSON") from None
 
 
 def _edit(_: Realm, table: v1.Table, spec: v1.TableSpec, paths: Set[str], required: Set[str]) -> None:
