@@ -83,7 +83,7 @@ def plain_array(array: pa.Array) -> pa.Array:
     if types.is_run_end_encoded(of):
         return plain_array(array.values).take(_runs(array))
     if types.is_struct(of):
-        children = [plain_array(array.field(place)) for place in range(of.num_fields)]
+        children = [plain_array(array.field(index)) for index in range(of.num_fields)]
         return pa.StructArray.from_arrays(children, fields=list(target), mask=_nulls(array))
     if types.is_map(of):
         return _plain_map(array, target)
@@ -119,7 +119,7 @@ def _has_views(of: pa.DataType) -> bool:
         return True
     if pa.types.is_dictionary(of):
         return _has_views(of.value_type)
-    return any(_has_views(of.field(place).type) for place in range(of.num_fields))
+    return any(_has_views(of.field(index).type) for index in range(of.num_fields))
 
 
 def _nulls(array: pa.Array) -> pa.Array | None:
@@ -157,9 +157,9 @@ def to_column(array: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return _convert(array, field.type)
     except (_Lossy, pa.ArrowException) as error:
-        found = duckdb_type(pa.field("", array.type)) if isinstance(array.type, pa.BaseExtensionType) else array.type
+        source = duckdb_type(pa.field("", array.type)) if isinstance(array.type, pa.BaseExtensionType) else array.type
         raise InvalidArgument(
-            f"column {field.name!r} has type {duckdb_type(field)}, and {found} cannot be converted to it without loss: "
+            f"column {field.name!r} has type {duckdb_type(field)}, and {source} cannot be converted to it without loss: "
             f"{str(error).splitlines()[0]}"
         ) from error
 

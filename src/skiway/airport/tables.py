@@ -128,14 +128,14 @@ def find_rowid_column(schema: pa.Schema) -> int | None:
 # -- the rows of a scan ------------------------------------------------------------------------------------------------
 
 
-def instead_of(found: object) -> str:
+def instead_of(argument: object) -> str:
     """Describe a wrong argument in an error message: `the class People`, `the function people`, `a dict`, `None`."""
-    if isinstance(found, type):
-        return f"the class {found.__name__}"
-    if inspect.isroutine(found):
-        return f"the function {found.__name__}"
-    name = type(found).__name__
-    return "None" if found is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+    if isinstance(argument, type):
+        return f"the class {argument.__name__}"
+    if inspect.isroutine(argument):
+        return f"the function {argument.__name__}"
+    name = type(argument).__name__
+    return "None" if argument is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ WEBHOOK_ATTEMPTS = Metric(
 )
 WEBHOOK_DURATION = Metric("skiway.service.webhooks.duration", "histogram", _WEBHOOK, "Duration of these attempts.", "s")
 
-METRICS: tuple[Metric, ...] = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
+METRICS: tuple[Metric, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Metric))
 
 SUFFIX = {"1": "", "ms": "", "s": "_seconds", "By": "_bytes"}
 

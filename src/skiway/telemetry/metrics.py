@@ -305,8 +305,8 @@ def observe_caches(metrics: Metrics, caches: Mapping[str, Callable[[], CacheStat
 
     def read(value: Callable[[CacheStats], float | None]) -> Iterator[Observation]:
         for name, statistics in caches.items():
-            if (found := value(statistics())) is not None:
-                yield found, {"cache": name}
+            if (number := value(statistics())) is not None:
+                yield number, {"cache": name}
 
     for metric, value in values.items():
         metrics.observe(metric, partial(read, value))

@@ -99,15 +99,15 @@ def removing_field(name: str) -> Edit:
 
 def has_nested_field(data_type: pa.DataType, path: Sequence[str]) -> bool:
     """Whether `path` leads to a field of a struct."""
-    found = False
+    exists = False
 
     def look(array: pa.StructArray) -> pa.StructArray:
-        nonlocal found
-        found = _position(array.type, path[-1]) is not None
+        nonlocal exists
+        exists = _position(array.type, path[-1]) is not None
         return array
 
     edit_struct(pa.nulls(0, data_type), path[:-1], look)
-    return found
+    return exists
 
 
 def _position(struct: pa.StructType, name: str) -> int | None:

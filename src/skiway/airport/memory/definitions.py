@@ -104,12 +104,12 @@ class Sandbox:
             "SELECT constraint_type AS kind, constraint_column_names AS names, expression FROM duckdb_constraints()"
             " WHERE table_name = 'probe' AND constraint_type <> 'NOT NULL' ORDER BY constraint_index"
         )
-        *_, counted, found = self._foreign.run(statements, expressions=defaults)
-        if counted["columns"].to_pylist() != [len(parts)] or len(found) != len(clauses):
+        *_, counted, parsed = self._foreign.run(statements, expressions=defaults)
+        if counted["columns"].to_pylist() != [len(parts)] or len(parsed) != len(clauses):
             raise InvalidArgument(
                 f"{'; '.join(map(str.strip, clauses))}: each must be one constraint, such as CHECK (a < b) or UNIQUE (a, b)"
             )
-        return [Constraint(row["kind"], tuple(row["names"]), row["expression"] or "") for row in found.to_pylist()]
+        return [Constraint(row["kind"], tuple(row["names"]), row["expression"] or "") for row in parsed.to_pylist()]
 
     def _types(self, fields: Sequence[pa.Field]) -> list[str]:
         """DuckDB's names of the types."""
@@ -343,5 +343,5 @@ def _duplicate(key: Constraint, rows: pa.Table, new: pa.Table | None, sandbox: S
         f"SELECT {shown} FROM (SELECT {names} FROM stored {touched} WHERE {present})"  # noqa: S608  (quoted above)
         f" GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
     )
-    found = sandbox.query(sql, stored=rows, **({} if new is None else {"new": new}))
-    return str(found.column(0)[0].as_py()) if found.num_rows else None
+    duplicates = sandbox.query(sql, stored=rows, **({} if new is None else {"new": new}))
+    return str(duplicates.column(0)[0].as_py()) if duplicates.num_rows else None

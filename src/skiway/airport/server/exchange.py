@@ -328,9 +328,9 @@ def _as_int64(ids: pa.Array) -> pa.Array:
 def _single_batch(data: ArrowData | None, rows: int) -> pa.RecordBatch:
     """The returned rows as a single batch, which the client waits for."""
     batches = [] if data is None else list(record_batches(data))
-    found = sum(batch.num_rows for batch in batches)
-    if found != rows:
-        raise Internal(f"RETURNING must return one row per written row: {rows} rows were written, {found} returned")
+    returned = sum(batch.num_rows for batch in batches)
+    if returned != rows:
+        raise Internal(f"RETURNING must return one row per written row: {rows} rows were written, {returned} returned")
     if len(batches) == 1:
         return batches[0]
     if not batches:
@@ -413,8 +413,8 @@ def _in_out(
 
 def in_out_key(request: Request, path: ObjectPath, parameters: bytes, rows: pa.Schema) -> Hashable:
     """What the plan of a function over rows and its exchange have in common. They have different ids."""
-    given = hashlib.blake2b(parameters, digest_size=16).digest()  # arguments may be large, and keys are kept for long
-    return request.session_id, request.identity, path, given, fingerprint(rows)
+    digest = hashlib.blake2b(parameters, digest_size=16).digest()  # arguments may be large, and keys are kept for long
+    return request.session_id, request.identity, path, digest, fingerprint(rows)
 
 
 def _output(function: TableInOutFunction, method: str, result: Any) -> Any:

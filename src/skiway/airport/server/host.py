@@ -131,13 +131,13 @@ class ResolvedCatalogs:
 
     def find(self, name: str) -> Catalog | None:
         """The catalog that the function returns for `name`."""
-        found = self._resolve(name)
-        if found is not None and not isinstance(found, Catalog):
+        catalog = self._resolve(name)
+        if catalog is not None and not isinstance(catalog, Catalog):
             raise Internal(
-                f"the resolver returned {instead_of(found)} for catalog {name!r}: return a Catalog, as CatalogBuilder.build() "
+                f"the resolver returned {instead_of(catalog)} for catalog {name!r}: return a Catalog, as CatalogBuilder.build() "
                 "does, or None"
             )
-        return found
+        return catalog
 
     def names(self) -> Sequence[str]:
         """Raise `Unsupported`: a function cannot list its catalogs."""
@@ -163,14 +163,14 @@ def catalogs_of(catalogs: Catalog | Iterable[Catalog] | CatalogResolver | Catalo
     raise _not_a_catalog(catalogs)
 
 
-def _not_a_catalog(found: object) -> Mistake:
-    if isinstance(found, CatalogBuilder):
+def _not_a_catalog(argument: object) -> Mistake:
+    if isinstance(argument, CatalogBuilder):
         return Mistake(
-            f"the server got the CatalogBuilder of {found.name!r}: pass the catalog it builds, {found.name or 'builder'}.build()"
+            f"the server got the CatalogBuilder of {argument.name!r}: pass the catalog it builds, {argument.name or 'builder'}.build()"
         )
-    if isinstance(found, type) and issubclass(found, Catalog):
-        return Mistake(f"the server got the class {found.__name__}: pass an instance, {found.__name__}(…)")
-    named = f"{instead_of(found)} called {found.name!r}" if isinstance(found, _PARTS) else instead_of(found)
+    if isinstance(argument, type) and issubclass(argument, Catalog):
+        return Mistake(f"the server got the class {argument.__name__}: pass an instance, {argument.__name__}(…)")
+    named = f"{instead_of(argument)} called {argument.name!r}" if isinstance(argument, _PARTS) else instead_of(argument)
     return Mistake(
         f"the server got {named}, not a catalog: pass a Catalog, which CatalogBuilder.build() returns, or a list of catalogs"
     )
@@ -221,13 +221,13 @@ def find_table(catalog: Catalog, path: ObjectPath) -> Table | TableRef:
         pending = schema.pending_table(path.name, path.signature)
         if pending is not None:
             return pending
-    found = schema.table(path.name) or schema.table_ref(path.name)
-    if found is None:
+    table = schema.table(path.name) or schema.table_ref(path.name)
+    if table is None:
         raise NotFound(
             f"table '{path}' not found; DETACH and ATTACH again to see the current tables", key="table", table=str(path)
         )
-    call_of(current_request()).target = found
-    return found
+    call_of(current_request()).target = table
+    return table
 
 
 def open_table(
@@ -238,11 +238,11 @@ def open_table(
     A path without a binding means the current schema. With `any_binding`, the fingerprint of another schema is accepted
     and replaced: a client that asks for the schema in the past only knows the current one.
     """
-    found = find_table(catalog, path)
-    bindable = isinstance(found, Bindable)
-    if isinstance(found, Bindable) and path.signature:
-        found = found.bound(path.signature)
-    table = table_at(found, point)
+    current = find_table(catalog, path)
+    bindable = isinstance(current, Bindable)
+    if isinstance(current, Bindable) and path.signature:
+        current = current.bound(path.signature)
+    table = table_at(current, point)
     own = _schema_of(table, point)
     if not path.signature:
         return OpenedTable(table, as_plain(own), path)
@@ -341,9 +341,9 @@ class ScannedTables:
         if known is not None:
             call_of(request).target = known.opened.table
             return known
-        found = ScannedTable(find(), key)
+        scanned = ScannedTable(find(), key)
         with self._lock:
-            kept = self._tables.setdefault(key, found)
+            kept = self._tables.setdefault(key, scanned)
             while len(self._tables) > self._max_tables:
                 self._forget_oldest()
         return kept

@@ -125,12 +125,12 @@ class SchemaAdapter:
 
 
 def _position(schema: pa.Schema, name: str, what: str) -> int:
-    found = schema.get_all_field_indices(name)
-    if len(found) == 1:
-        return int(found[0])
+    indices = schema.get_all_field_indices(name)
+    if len(indices) == 1:
+        return int(indices[0])
     returned = f"it returned {', '.join(map(repr, schema.names))}" if len(schema) else "it returned no columns"
-    if found:
-        raise Internal(f"{what} returned column {name!r} {len(found)} times: {returned}")
+    if indices:
+        raise Internal(f"{what} returned column {name!r} {len(indices)} times: {returned}")
     raise Internal(f"{what} did not return the requested column {name!r}: {returned}")
 
 

@@ -260,9 +260,9 @@ def serve(
 
     With `processes`, several processes share the port; the state of the catalog must then be outside of them.
     """
-    given: object = location
-    if not isinstance(given, str):
-        raise Mistake(f"the location is {instead_of(given)}, not a str: write serve(catalog, {DEFAULT_LOCATION!r})")
+    address: object = location
+    if not isinstance(address, str):
+        raise Mistake(f"the location is {instead_of(address)}, not a str: write serve(catalog, {DEFAULT_LOCATION!r})")
     host, port, is_tls = parse_location(location)
     if is_tls and "tls" not in options:
         raise InvalidArgument(f"{location} requires TLS: set tls=Tls(certificate, key)")

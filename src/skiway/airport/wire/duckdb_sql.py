@@ -278,10 +278,10 @@ def split_name(text: str) -> list[str] | None:
     parts: list[str] = []
     position, more = 0, True
     while more:
-        found = _PART.match(text, position)
-        if found is None:
+        part = _PART.match(text, position)
+        if part is None:
             return None
-        quoted = found["quoted"]
-        parts.append(found["plain"] if quoted is None else quoted.replace('""', '"'))
-        position, more = found.end(), found["end"] == "."
+        quoted = part["quoted"]
+        parts.append(part["plain"] if quoted is None else quoted.replace('""', '"'))
+        position, more = part.end(), part["end"] == "."
     return parts

@@ -141,11 +141,11 @@ class Table:
         """Return the position of a column in `schema`. Names are case-insensitive; `rowid` is always the row id."""
         if column.lower() == ROWID and self.rowid is not None:
             return self.rowid
-        found = find_named(column, enumerate(self.schema.names))
-        if found is None:
+        position = find_named(column, enumerate(self.schema.names))
+        if position is None:
             known = ", ".join(map(repr, self.columns))
             raise NotFound(f"column {column!r} not found in {self}; it has {known}", key="column", column=column)
-        return found
+        return position
 
     def __str__(self) -> str:
         return f"{self.schema_name}.{self.name}"
@@ -270,12 +270,12 @@ class Trace:
 
     def headers(self, *, with_path: bool = True) -> list[tuple[str, str]]:
         """The headers of these calls."""
-        found = [(protocol.TRACE_ID, self.trace_id), *self.extra]
+        headers = [(protocol.TRACE_ID, self.trace_id), *self.extra]
         path = "/".join(self.descriptor.path)
         # A path that the header cannot carry is still in the descriptor.
         if with_path and self.descriptor.type == flight.FlightDescriptor.PATH and protocol.can_repeat(path):
-            found.append((protocol.FLIGHT_PATH, path))
-        return [*found, *self.transaction.headers()]
+            headers.append((protocol.FLIGHT_PATH, path))
+        return [*headers, *self.transaction.headers()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,16 +422,16 @@ class Calls:
         return encode(CatalogRequest(self.catalog))
 
     def _metadata(self, *, scan: bool, in_catalog: bool) -> list[tuple[str, str]]:
-        found = [
+        headers = [
             (protocol.USER_AGENT, protocol.DUCKDB_USER_AGENT),
             (protocol.LOCATION, self._location),
             (protocol.SESSION_ID, self.session_id),
         ]
         if self.token_on_scans or not scan:
-            found += self._authorized()
+            headers += self._authorized()
         if in_catalog and self.catalog and protocol.can_carry(self.catalog):
-            found.append((protocol.CATALOG, self.catalog))
-        return found
+            headers.append((protocol.CATALOG, self.catalog))
+        return headers
 
     def _catalog_metadata(self, transaction: TransactionContext | None) -> list[tuple[str, str]]:
         return [*self._metadata(scan=False, in_catalog=True), *(transaction.headers() if transaction else ())]

@@ -114,8 +114,8 @@ class AirportClient(Definitions):
 
     def version(self) -> CatalogVersion:
         """Return the catalog's current version."""
-        found = self._session.calls.catalog_version()
-        return CatalogVersion(found.catalog_version, found.is_fixed)
+        version = self._session.calls.catalog_version()
+        return CatalogVersion(version.catalog_version, version.is_fixed)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -280,8 +280,8 @@ class AirportClient(Definitions):
 
     def transaction_status(self, transaction_id: str) -> str | None:
         """Return `active`, `committed` or `aborted`; None if the server does not know the id."""
-        found = self._session.calls.transaction_status(transaction_id)
-        return found.status if found.exists else None
+        state = self._session.calls.transaction_status(transaction_id)
+        return state.status if state.exists else None
 
     # -- plain Arrow Flight --------------------------------------------------------------------------------------------
 

@@ -125,12 +125,12 @@ class Exchange:
 
     def _next(self) -> tuple[pa.RecordBatch | None, bytes]:
         with blame_server(self._location, self._operation):
-            found = next(self._responses, None)
-        if found is None:
+            response = next(self._responses, None)
+        if response is None:
             raise Internal(
                 f"{self._location} ended {self._operation} before its response was complete", key="answer.missing"
             )
-        return found
+        return response
 
 
 def to_batches(rows: Any) -> tuple[pa.Schema | None, Batches]:
@@ -204,11 +204,10 @@ class OutgoingColumns:
         """The schema that is sent to the server."""
         return pa.schema([pa.field(f.name, f.type, metadata=type_metadata(f) or None) for f in self.fields])
 
-    def conform(self, given: pa.Schema | None, batches: Iterable[pa.RecordBatch]) -> Batches:
+    def conform(self, schema: pa.Schema | None, batches: Iterable[pa.RecordBatch]) -> Batches:
         """Convert the caller's batches to these columns, matched by name; missing columns are NULL."""
-        sources = self._sources(
-            given or self.schema
-        )  # not in the generator, so that wrong names surface before anything is sent
+        # Not in the generator, so that wrong names surface before anything is sent.
+        sources = self._sources(self.schema if schema is None else schema)
         return (
             self._conform_batch({name: batch.column(i) for name, i in sources.items()}, batch.num_rows)
             for batch in batches
@@ -244,10 +243,10 @@ class OutgoingColumns:
                 f"cannot cast {column.type} to {field.type} for column {field.name!r} of {self.table}: {error}"
             ) from error
 
-    def _sources(self, given: pa.Schema) -> dict[str, int]:
+    def _sources(self, schema: pa.Schema) -> dict[str, int]:
         """The position of each column in the input."""
         sources: dict[str, int] = {}
-        for index, name in enumerate(given.names):
+        for index, name in enumerate(schema.names):
             position = self.table.position(name)
             spelled = ROWID if position == self.table.rowid else self.table.schema.field(position).name
             if spelled in sources:

@@ -105,10 +105,10 @@ class Column(Predicate):
 
     def isin(self, values: Iterable[Any]) -> Predicate:
         """Match values that equal one of `values`, which must not be empty."""
-        given = tuple(_value(self.name, value) for value in values)
-        if not given:
+        members = tuple(_value(self.name, value) for value in values)
+        if not members:
             raise InvalidArgument(f"col({self.name!r}).isin() needs at least one value")
-        return In(self.name, given)
+        return In(self.name, members)
 
     def is_null(self) -> Predicate:
         """Match NULL. The opposite is `~col(…).is_null()`."""
@@ -239,12 +239,12 @@ def literal(field: pa.Field, value: Any) -> pa.Scalar:
     wanted = value_type(field.type)
     if isinstance(value, pa.Scalar) and value.type == wanted and value.is_valid:
         return value  # Python does not have all dates
-    given = _plain(type_name, wanted, value)
+    plain = _plain(type_name, wanted, value)
     try:
-        scalar = pa.scalar(given, wanted)
+        scalar = pa.scalar(plain, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise _misfit(field, type_name, value) from error
-    if not pa.types.is_floating(wanted) and scalar.as_py() != given:
+    if not pa.types.is_floating(wanted) and scalar.as_py() != plain:
         raise _misfit(field, type_name, value)
     return scalar
 

@@ -53,8 +53,8 @@ class FunctionCall:
                 raise Internal(f"DuckDB could not run {self.name}: {error}") from error
 
     def _sql(self, columns: Sequence[str]) -> str:
-        given = ["?"] * len(self.arguments) + [f"{identifier(name)} = ?" for name in self.named]
-        return f"SELECT {', '.join(map(identifier, columns)) or '1'} FROM {self.name}({', '.join(given)})"  # noqa: S608
+        arguments = ["?"] * len(self.arguments) + [f"{identifier(name)} = ?" for name in self.named]
+        return f"SELECT {', '.join(map(identifier, columns)) or '1'} FROM {self.name}({', '.join(arguments)})"  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)

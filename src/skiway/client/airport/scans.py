@@ -106,9 +106,9 @@ class BoundScan:
             at_unit=self.at.unit,
             at_value=self.at.value,
         )
-        found = self.calls.endpoints(self.trace, parameters)
+        messages = self.calls.endpoints(self.trace, parameters)
         with blame_server(self._location, "endpoints"):
-            return [read_endpoint(message) for message in found]
+            return [read_endpoint(message) for message in messages]
 
     def parts(self) -> list[ScanPart]:
         """Return the parts of the scan, to read them in several processes."""
@@ -178,8 +178,8 @@ class BoundScan:
         names = [schema.field(position).name for position in self.selection.referenced]
         with contextlib.closing(call.run(names)) as batches:
             for batch in batches:
-                found = dict(zip(names, batch.columns, strict=False))
-                yield _conform(found, schema, batch.num_rows)
+                columns = dict(zip(names, batch.columns, strict=False))
+                yield _conform(columns, schema, batch.num_rows)
 
 
 def _column_list(schema: pa.Schema) -> str:
@@ -304,16 +304,16 @@ def call_table_function(
     # Like DuckDB, this sends no transaction with function calls, so it creates none, which saves one call of four. DuckDB has no
     # explicit ones, which functions must know about.
     trace = session.trace(function.descriptor, transaction or session.explicit_context())
-    given, batches = (None, iter(())) if rows is None else to_batches(rows)
-    if rows is not None and given is None:
+    schema, batches = (None, iter(())) if rows is None else to_batches(rows)
+    if rows is not None and schema is None:
         raise InvalidArgument(f"the rows for {function} contain no batch: give at least an empty one")
-    input_schema = b"" if given is None else given.serialize().to_pybytes()
+    input_schema = b"" if schema is None else schema.serialize().to_pybytes()
     info = session.calls.bind_function(trace, packed_row, input_schema)
     check_descriptor(session, info, function.descriptor)
     output = table_at(session, Table(function.schema_name, function.name, pa.schema([])), info)
     selection = select(output, columns, where)
-    if given is not None:
-        return Rows(selection.schema, _run_over_rows(session, selection, packed_row, given, batches))
+    if schema is not None:
+        return Rows(selection.schema, _run_over_rows(session, selection, packed_row, schema, batches))
     bound = BoundScan(session.calls, trace, selection, arguments=packed_row)
     return (bound.plan() if plan else bound).read()
 
@@ -347,18 +347,18 @@ def _selected_rows(selection: Selection, exchange: Exchange) -> Generator[pa.Rec
 
 
 def _choose_overload(
-    functions: Sequence[Function], given: Sequence[Any], named: Mapping[str, Any], *, over_rows: bool
+    functions: Sequence[Function], values: Sequence[Any], named: Mapping[str, Any], *, over_rows: bool
 ) -> Function:
     """Return the first overload with this number of arguments, these names, and input rows or none."""
     for function in functions:
         positional = [field for field in function.parameters if not _has_mark(field, b"is_named_parameter")]
         names = {field.name for field in function.parameters if _has_mark(field, b"is_named_parameter")}
         tables = sum(_has_mark(field, b"is_table_type") for field in positional)
-        if bool(tables) == over_rows and len(positional) - tables == len(given) and named.keys() <= names:
+        if bool(tables) == over_rows and len(positional) - tables == len(values) and named.keys() <= names:
             return function
     if not over_rows and any(_has_mark(field, b"is_table_type") for field in functions[0].parameters):
         raise InvalidArgument(f"{functions[0]} needs input rows: give them as rows=…")
-    arguments = f"{len(given)} arguments" + (f" and {', '.join(named)}" if named else "")
+    arguments = f"{len(values)} arguments" + (f" and {', '.join(named)}" if named else "")
     rows = " over rows" if over_rows else ""
     raise InvalidArgument(f"{functions[0]} does not accept {arguments}{rows}; overloads: {_signatures(functions)}")
 
@@ -389,27 +389,27 @@ def _argument_batch(function: Function, columns: Sequence[Any], rows: int) -> pa
     return pa.record_batch(arrays, names=function.parameters.names)
 
 
-def _column(function: Function, parameter: pa.Field, given: Any) -> pa.Array:
-    if isinstance(given, pa.ChunkedArray):
-        given = given.combine_chunks()
-    if not isinstance(given, pa.Array):
-        raise InvalidArgument(f"{function}: argument {parameter.name} must be an array, not a {type(given).__name__}")
+def _column(function: Function, parameter: pa.Field, value: Any) -> pa.Array:
+    if isinstance(value, pa.ChunkedArray):
+        value = value.combine_chunks()
+    if not isinstance(value, pa.Array):
+        raise InvalidArgument(f"{function}: argument {parameter.name} must be an array, not a {type(value).__name__}")
     if _has_mark(parameter, b"is_any_type"):
-        return given
+        return value
     try:
-        return cast_array(given, parameter.type)
+        return cast_array(value, parameter.type)
     except pa.ArrowException as error:
         raise InvalidArgument(
-            f"{function}: cannot cast {given.type} to {parameter.type} for parameter {parameter.name}: {error}"
+            f"{function}: cannot cast {value.type} to {parameter.type} for parameter {parameter.name}: {error}"
         ) from error
 
 
-def _argument_row(function: Function, given: Sequence[Any], named: Mapping[str, Any]) -> bytes:
+def _argument_row(function: Function, positional: Sequence[Any], named: Mapping[str, Any]) -> bytes:
     """Return the Arrow stream of one row to send for the arguments of a table function.
 
     Parameters are in their declared order, without named ones that were not given.
     """
-    values = iter(given)
+    values = iter(positional)
     fields, arrays = [], []
     for parameter in function.parameters:
         if _has_mark(parameter, b"is_table_type"):

@@ -41,22 +41,22 @@ class Statement:
     def insert(self, rows: Any) -> Written:
         """Insert the caller's rows."""
         transaction, table = self._begin()
-        given, batches = to_batches(rows)
+        schema, batches = to_batches(rows)
         outgoing = OutgoingColumns.of(table, table.columns)
         self._session.poll_version()
-        return self._write("insert", transaction, outgoing, outgoing.conform(given, batches))
+        return self._write("insert", transaction, outgoing, outgoing.conform(schema, batches))
 
     def create(self, rows: Any, on_conflict: OnConflict) -> Written:
         """Create the table with the columns of the caller's rows, and insert them."""
         transaction = self._transaction or self._session.begin()
-        given, batches = to_batches(rows)
-        if given is None:
+        schema, batches = to_batches(rows)
+        if schema is None:
             raise InvalidArgument("rows contain no batch: give at least an empty one, which defines the columns")
         if on_conflict == "ignore" and self._is_listed():
             return Written(0, None)
-        table = create_table_for_rows(self._session, self._name, given, on_conflict)
+        table = create_table_for_rows(self._session, self._name, schema, on_conflict)
         outgoing = OutgoingColumns.of(table, table.columns)
-        written = self._write("insert", transaction, outgoing, outgoing.conform(given, batches))
+        written = self._write("insert", transaction, outgoing, outgoing.conform(schema, batches))
         self._session.reload()
         return written
 
@@ -96,12 +96,12 @@ class Statement:
     def _update_by_id(self, rows: Any, row_ids: Any) -> Written:
         """Update the rows whose ids are in `row_ids`, or in a column `rowid` of `rows`."""
         transaction, table = self._begin()
-        given, batches = to_batches(rows)
+        schema, batches = to_batches(rows)
         if row_ids is not None:
-            given, batches = _with_row_ids(given, batches, row_ids)
-        outgoing = OutgoingColumns.of(table, _updated_columns(table, given))
+            schema, batches = _with_row_ids(schema, batches, row_ids)
+        outgoing = OutgoingColumns.of(table, _updated_columns(table, schema))
         self._session.poll_version()
-        return self._write("update", transaction, outgoing, outgoing.conform(given, batches))
+        return self._write("update", transaction, outgoing, outgoing.conform(schema, batches))
 
     def _update_where(self, values: Mapping[str, Any], where: Where) -> Written:
         """Set columns to values, or to what functions compute, in the rows that match `where`."""
@@ -222,8 +222,8 @@ def _column(table: Table, name: str) -> str:
     position = table.position(name)
     if position == table.rowid:
         return ROWID
-    found: str = table.schema.field(position).name
-    return found
+    spelled: str = table.schema.field(position).name
+    return spelled
 
 
 def _single_value(table: Table, field: pa.Field, value: Any) -> pa.Array:
@@ -251,12 +251,12 @@ def _row_ids_of(table: Table) -> OutgoingColumns:
     return OutgoingColumns.of(table, [ROWID])
 
 
-def _updated_columns(table: Table, given: pa.Schema | None) -> list[str]:
+def _updated_columns(table: Table, schema: pa.Schema | None) -> list[str]:
     """The columns that rows with ids update, followed by the row id."""
     _check_rowid(table, "UPDATE")
-    if given is None:
+    if schema is None:
         return [*table.columns, ROWID]
-    names = [_column(table, name) for name in given.names]
+    names = [_column(table, name) for name in schema.names]
     if ROWID not in names:
         raise InvalidArgument(f"UPDATE of {table} needs row ids: give a column 'rowid', or row_ids=")
     updated = [name for name in names if name != ROWID]
@@ -265,14 +265,14 @@ def _updated_columns(table: Table, given: pa.Schema | None) -> list[str]:
     return [*dict.fromkeys(updated), ROWID]
 
 
-def _with_row_ids(given: pa.Schema | None, batches: Batches, row_ids: Any) -> tuple[pa.Schema | None, Batches]:
+def _with_row_ids(schema: pa.Schema | None, batches: Batches, row_ids: Any) -> tuple[pa.Schema | None, Batches]:
     """Append `row_ids` to the batches as a column."""
     ids = _id_array(row_ids)
-    if given is None:
-        given = pa.schema([])
-    if any(name.lower() == ROWID for name in given.names):
+    if schema is None:
+        schema = pa.schema([])
+    if any(name.lower() == ROWID for name in schema.names):
         raise InvalidArgument("row ids are given twice: in the column 'rowid' and in row_ids")
-    return given.append(pa.field(ROWID, ids.type)), _append_ids(batches, ids)
+    return schema.append(pa.field(ROWID, ids.type)), _append_ids(batches, ids)
 
 
 def _append_ids(batches: Batches, ids: pa.Array) -> Iterator[pa.RecordBatch]:
