@@ -9,5 +9,3 @@ extras.check("lake")
 
 from skiway.lake.reading.opened_tables import Handles, Sources
 from skiway.lake.service import airport_service
-
-__all__ = ["Handles", "Sources", "airport_service"]
