@@ -29,10 +29,8 @@ from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES
 from skiway.lake.system.schema import SYSTEM_SCHEMA
 from skiway.lake.transactions import LakeTransactions, TransactionLeases
 from skiway.lake.views import ViewTable
-from skiway.metastore import Realm, platform
 from skiway.request_path import Access, Observers
 from skiway.sandbox.queries import Queries
-from skiway.security import SecretsStore
 from skiway.sql import Query, QueryEngine
 
 _NO_CATALOG: Final = "memory"
@@ -122,7 +120,7 @@ def airport_service(
     """The catalogs of the metastore as a service that can be added to a gRPC server.
 
     `handles` opens tables and may be shared. `key` signs tickets and transaction ids; all servers of a store need the
-    same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
+    same key. Large scans are split into up to `max_parts` parts of about `part_bytes`.
     If an account has more than `max_listed_at_once` tables and views, its schemas are lazy.
     `queries` runs the SQL of `skiway.query`, `spark` runs it on Spark, and `settings` are shown in `skiway.settings`.
     """
@@ -173,8 +171,3 @@ class _LakeService(AirportService):
         """End the threads, once no calls run."""
         super().close()
         self._on_close()
-
-
-def signing_key(realm: Realm, secrets: SecretsStore) -> bytes:
-    """The key that signs tickets and transaction ids, shared by all servers of the realm's stores and these secrets."""
-    return platform.signing_key(realm.stores, secrets)

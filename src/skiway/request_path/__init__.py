@@ -22,19 +22,3 @@ from skiway.request_path.pipeline import (
     read_context,
 )
 from skiway.request_path.quotas import Kind, Lanes, Quotas
-
-__all__ = [
-    "CORRELATION_ID",
-    "Access",
-    "Call",
-    "Kind",
-    "Lanes",
-    "Observers",
-    "Operation",
-    "Operators",
-    "Pipeline",
-    "Quotas",
-    "Retries",
-    "echo_headers",
-    "read_context",
-]

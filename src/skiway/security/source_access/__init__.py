@@ -9,5 +9,3 @@ and again for every location in the metadata of a table. Callers can narrow what
 """
 
 from skiway.security.source_access.access import Location, SourceAccess, location, web_address
-
-__all__ = ["Location", "SourceAccess", "location", "web_address"]
