@@ -80,6 +80,7 @@ class Rpc(Door):
         self._client, self._lake = client, lake
 
     def create(self, kind: Kind, name: str, description: str) -> None:
+        spec: dict[str, Any]
         if kind is PIPELINES:
             spec = {"files": pipeline_files(name, description)}
         else:
@@ -88,7 +89,7 @@ class Rpc(Door):
 
     def get(self, kind: Kind, name: str) -> Shown:
         response = self._call(kind, "Get{}", **self._id(kind, name))
-        found = getattr(response, kind.name)
+        found = _unwrapped(kind, getattr(response, kind.name))
         return Shown(found.display_name, kind.text(found), response.meta.pointer_version)
 
     def names(self, kind: Kind) -> list[str]:
@@ -101,7 +102,8 @@ class Rpc(Door):
         while True:
             page = v1.PageRequest(page_size=size, page_token=token)
             response = self._call(kind, "List{}s", page=page, **inside)
-            yield list(getattr(response, kind.plural))
+            listed = getattr(response, kind.plural)
+            yield [_unwrapped(kind, found) for found in listed]
             token = response.page.next_page_token
             if not token:
                 return
@@ -128,6 +130,11 @@ class Rpc(Door):
         if answer.message is None:
             raise Refused(v1.ErrorCode.Name(answer.error.code))
         return answer.message
+
+
+def _unwrapped(kind: Kind, message: Any) -> Any:
+    """The resource in a message: rules come with their results."""
+    return getattr(message, kind.name, message)
 
 
 def _condition(if_version: int | None) -> dict[str, Any]:
@@ -218,7 +225,10 @@ class Commands(Door):
             self._run(kind.plural, "update", name, "--description", description, *_option(if_version))
 
     def delete(self, kind: Kind, name: str, if_version: int | None = None) -> None:
-        self._run(kind.plural, "delete", kind.full(name), "--yes", *_option(if_version))
+        if kind.command is None:
+            self._client.delete(kind, name, if_version)
+        else:
+            self._run(kind.plural, "delete", kind.full(name), "--yes", *_option(if_version))
 
     def _own(self, kind: Kind, name: str) -> str:
         return name.removeprefix(f"{kind.parent}.")

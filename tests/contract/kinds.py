@@ -22,8 +22,8 @@ class Kind:
     """A kind of resource.
 
     The client takes `arguments` after the name, and `fields` by their names; `spec` returns the same for the message. `parent` is the
-    full name of what contains it. `command` are the arguments of the `create` command after the name; None if the command does not
-    exist, or needs more than a metastore. `declaration` are the keys in a setup file.
+    full name of what contains it. `command` are the arguments of the `create` command after the name; None if it and that for
+    deletion do not exist, or need more than a metastore. `declaration` are the keys in a setup file.
     """
 
     name: str
@@ -101,10 +101,10 @@ WEBHOOKS = _of(
 )
 POLICIES = _of(
     POLICY,
-    fields={"to": ["user:bob"], "row_filter": "true"},
-    spec=lambda _: {"subjects": ["user:bob"], "row_filter": "true"},
-    command=("--to", "user:bob", "--filter", "true"),
-    declaration={"to": ["user:bob"], "row_filter": "true"},
+    fields={"to": ["user:bob"], "mask": "null", "columns": ["secret*"]},
+    spec=lambda _: {"subjects": ["user:bob"], "mask": v1.PolicyMask(kind=v1.MK_NULL, columns=["secret*"])},
+    command=("--to", "user:bob", "--mask", "null", "--column", "secret*"),
+    declaration={"to": ["user:bob"], "mask": {"kind": "null", "columns": ["secret*"]}},
 )
 RULES = _of(
     RULE,

@@ -78,8 +78,8 @@ def test_every_record_is_read(stores: Stores, content: dict[str, Any], migrated:
         require_usable(stores, STEPS)
     for kind in KINDS:
         for key, written in content["records"].get(kind.noun, {}).items():
-            stored = Repository(stores, kind).require(key, name=key).value
-            assert stored == ParseDict(written, kind.message()), key
+            records: Repository[Any] = Repository(stores, kind)
+            assert records.require(key, name=key).value == ParseDict(written, kind.message()), key
     assert records_in(stores) == content["records"]
     assert (list(Checker(stores).defects()), damage(stores)) == ([], [])
 

@@ -114,10 +114,11 @@ def read_project(files: Mapping[str, str]) -> Project:
     if PROJECT_FILE not in files:
         _invalid(PROJECT_FILE, "the file is missing")
     head = _head(files[PROJECT_FILE])
+    namespace = tuple(_required(head, "namespace").split("."))
     project = Project(
         _required(head, "name"),
         _required(head, "catalog"),
-        tuple(_required(head, "namespace").split(".")),
+        namespace,
         _duration(head.get("schedule")),
         _flag(head, "on_change"),
         str(head.get("description") or ""),

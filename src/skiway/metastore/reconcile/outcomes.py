@@ -112,6 +112,7 @@ class Stages:
             rows_done=done.rows,
             bytes_total=total.bytes,
             bytes_done=done.bytes,
+            spark_ui="",  # the worker knows it
         )
 
 
