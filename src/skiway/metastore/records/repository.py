@@ -237,12 +237,12 @@ class Repository(Generic[M]):
 
     def _shown(self, value: M, pointer: Pointer) -> Stored[M] | None:
         """What the caller sees of a resource; None if that is nothing."""
-        shown: Message | None = value
         for guard in self.guards:
-            shown = guard.shown(shown) if guard.sees(shown) else None
+            shown = guard.shown(value) if guard.sees(value) else None
             if shown is None:
                 return None
-        return Stored(cast(M, shown), pointer)
+            value = cast(M, shown)
+        return Stored(value, pointer)
 
     def entries(self, prefix: str) -> Iterator[Stored[M]]:
         """All resources whose keys start with `prefix`, in the order of their keys, as `entry` returns them."""
