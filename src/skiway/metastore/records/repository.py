@@ -237,11 +237,12 @@ class Repository(Generic[M]):
 
     def _shown(self, value: M, pointer: Pointer) -> Stored[M] | None:
         """What the caller sees of a resource; None if that is nothing."""
-        shown: Message | None = value
+        shown: Message = value
         for guard in self.guards:
-            shown = guard.shown(shown) if guard.sees(shown) else None
-            if shown is None:
+            seen = guard.shown(shown) if guard.sees(shown) else None
+            if seen is None:
                 return None
+            shown = seen
         return Stored(cast(M, shown), pointer)
 
     def entries(self, prefix: str) -> Iterator[Stored[M]]:

@@ -15,6 +15,7 @@ from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW, Kind
 from skiway.metastore.records.names import dotted, normal_text
 from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.repository import Repository
 from skiway.metastore.resources import catalogs, tables
 from skiway.metastore.resources.hierarchy import find_path, full_path
 from skiway.metastore.search.index import (
@@ -42,7 +43,10 @@ class Visibility:
 
     def __init__(self, realm: Realm) -> None:
         self._namespaces = realm.all(NAMESPACE)
-        self._relations = {v1.RK_TABLE: realm.all(TABLE), v1.RK_VIEW: realm.all(VIEW)}
+        self._relations: Mapping[int, Repository[Any]] = {
+            v1.RK_TABLE: realm.all(TABLE),
+            v1.RK_VIEW: realm.all(VIEW),
+        }
         self._access, self._policies = realm.access, realm.policies
         self.shows_tags = realm.access is None or realm.access.everywhere("policy.manage")
         """Whether the caller sees tags of columns: only those who manage policies do."""
