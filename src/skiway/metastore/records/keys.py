@@ -131,6 +131,21 @@ column_tags = in_account("column-tags/by-table")
 """The tags of the columns of a table. They stay when the table is dropped, because it can be restored."""
 
 
+def _by_account(prefix: str) -> Key:
+    """The keys of what holds a value itself, not a blob's address, by account and id."""
+    return lambda account_id, own_id="": f"{prefix}{encoded(account_id)}/{encoded(own_id)}"
+
+
+automatic_profile = _by_account("/automatic-profiles/")
+"""Holds the snapshot of a table for which the last automatic profile was started. It expires."""
+folder_claim = _by_account("/folders/")
+"""Holds when this store claimed the warehouse folder of a table."""
+export = _by_account("/exports/")
+"""Holds where the Iceberg metadata of a mirrored table is, or why it has none."""
+schedule, pipeline_schedule = _by_account(SCHEDULE), _by_account(PIPELINE_SCHEDULE)
+"""Hold when a connector's next job, or a pipeline, is due."""
+
+
 def namespace_path(account_id: str, catalog_id: str, path: Sequence[str] = ()) -> str:
     """Followed by a slash, the prefix of all namespaces below `path`."""
     return "/".join((f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/namespaces/by-path", *map(encoded, path)))
@@ -265,22 +280,7 @@ def statistics_history(account_id: str, table_id: str) -> str:
     return f"{of_table(account_id, table_id)}snapshots/profiles/history"
 
 
-def automatic_profile(account_id: str, table_id: str) -> str:
-    """Holds the snapshot for which the last automatic profile was started, not a blob's address. It expires."""
-    return f"/automatic-profiles/{encoded(account_id)}/{encoded(table_id)}"
-
-
 # --- managed tables ---------------------------------------------------------------------------------------------------
-
-
-def folder_claim(account_id: str, table_id: str) -> str:
-    """Holds when this store claimed the warehouse folder of a table, not a blob's address."""
-    return f"/folders/{encoded(account_id)}/{encoded(table_id)}"
-
-
-def export(account_id: str, table_id: str = "") -> str:
-    """Holds where the Iceberg metadata of a mirrored table is, or why it has none, not a blob's address."""
-    return f"/exports/{encoded(account_id)}/{encoded(table_id)}"
 
 
 def place(scheme: str, bucket: str, path: str) -> str:
@@ -325,14 +325,6 @@ def scan_plan(account_id: str, table_id: str, caller: str, plan_id: str = "") ->
     return f"/plans/{encoded(account_id)}/{encoded(table_id)}/{encoded(caller) if caller else '-'}/{encoded(plan_id) if plan_id else ''}"
 
 
-# --- pipelines --------------------------------------------------------------------------------------------------------
-
-
-def pipeline_schedule(account_id: str, pipeline_id: str) -> str:
-    """Holds when a pipeline is due, not a blob's address."""
-    return f"{PIPELINE_SCHEDULE}{encoded(account_id)}/{encoded(pipeline_id)}"
-
-
 # --- connectors and jobs ----------------------------------------------------------------------------------------------
 
 
@@ -345,11 +337,6 @@ def secret_ids(key: str) -> tuple[str, str, str]:
     """The ids of account, owner and secret in the key of a secret's marker."""
     account_id, owner_id, secret_id = map(unquote, key.removeprefix(SECRETS).split("/"))
     return account_id, owner_id, secret_id
-
-
-def schedule(account_id: str, connector_id: str) -> str:
-    """Holds when a connector's next job is due, not a blob's address."""
-    return f"{SCHEDULE}{encoded(account_id)}/{encoded(connector_id)}"
 
 
 def scheduled_ids(prefix: str, key: str) -> tuple[str, str]:
