@@ -215,7 +215,14 @@ class IcebergTable(TableHandle):
         found = self._snapshot(snapshot)
         schema = self.schema_at(snapshot)
         if not found.manifest_list:
-            raise self._unsupported("snapshots without a manifest list", "rewrite its manifests")
+            feature = "snapshots without a manifest list"
+            raise Unsupported(
+                f"table {str(self.name)!r} has {feature}, which are not supported; rewrite its manifests with an engine that "
+                "supports them",
+                key="table.feature",
+                table=str(self.name),
+                feature=feature,
+            )
         return self._files.cached(
             "iceberg files",
             found.manifest_list,
@@ -387,15 +394,6 @@ class IcebergTable(TableHandle):
         """The columns of a delete file, found by id."""
         scan = Scan(self._files, schema, schema.names, assign_ids)
         return read_rows(scan, [DataFile(path, 0, format=of, constants=self.defaults)]).read_all()
-
-    def _unsupported(self, feature: str, advice: str, *, file: str = "") -> Unsupported:
-        where = f" (file {file!r})" if file else ""
-        return Unsupported(
-            f"table {str(self.name)!r} has {feature}{where}, which are not supported; {advice} with an engine that supports them",
-            key="table.feature",
-            table=str(self.name),
-            feature=feature,
-        )
 
 
 def _matching(files: pa.Table, spec: Any, condition: pc.Expression) -> pa.Array:

@@ -204,11 +204,7 @@ def _producer(produce: Callable[[NewSnapshot], Operation | None], properties: Ma
 
 def replacing(schema: Schema, *, properties: Mapping[str, str] | None = None) -> Producer:
     """Replace a table by an empty one with this schema. This never conflicts."""
-
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
-        return Replacement.of(metadata, schema, properties=properties).commit()(metadata, files, clock)
-
-    return produce
+    return lambda metadata, *more: Replacement.of(metadata, schema, properties=properties).commit()(metadata, *more)
 
 
 @dataclass(frozen=True, slots=True)
