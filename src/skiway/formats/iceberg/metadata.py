@@ -463,10 +463,8 @@ def read_metadata(files: TableFiles, location: str) -> TableMetadata:
     """Read a metadata file, or return it from the cache: such files never change."""
 
     def load() -> TableMetadata:
-        from skiway.formats.iceberg.metadata_files import table_metadata
-
         with decoding(files, location):
-            return validated(table_metadata(files, location))
+            return validated(lib.metadata_files.table_metadata(files, location))
 
     return _cached(files, location, load)
 
