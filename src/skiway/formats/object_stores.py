@@ -322,16 +322,16 @@ def etag_of(scheme: str, given: str) -> str:
     return given if scheme == "s3" else given.strip('"')
 
 
-_STORAGES: Final[Mapping[str, Callable[[Mapping[str, str], str], ObjectStorage]]] = {
+_STORAGES: Final[Mapping[str, Callable[[Mapping[str, str]], ObjectStorage]]] = {
     "s3": S3Storage,
     "gs": GcsStorage,
     "abfss": AzureStorage,
 }
 
 
-def storage_for(scheme: str, properties: Mapping[str, str], relay: str = "") -> ObjectStorage:
+def storage_for(scheme: str, properties: Mapping[str, str]) -> ObjectStorage:
     """The service behind a scheme of locations."""
-    return _STORAGES[scheme](properties, relay)
+    return _STORAGES[scheme](properties)
 
 
 @cache

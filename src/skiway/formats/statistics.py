@@ -236,7 +236,7 @@ class ColumnUnits:
         """Units that may have a value for which the comparison is true; `op` is that of SQL."""
         match op:
             case Compare.EQ:
-                return self.between(value, value)
+                maybe = self._between(value, value)
             case Compare.LT:
                 maybe = _true_if_unknown(pc.less(self["min"], value))
             case Compare.LE:
@@ -250,21 +250,21 @@ class ColumnUnits:
                 maybe = pc.or_(_true_if_unknown(differs), self.has_nan)
         return pc.and_(maybe, self.has_values)
 
-    def between(self, low: pa.Scalar, high: pa.Scalar) -> _Mask:
-        """Units that may have a value between two, including them."""
-        from_low, to_high = pc.greater_equal(self["max"], low), pc.less_equal(self["min"], high)
-        return pc.and_(pc.and_(_true_if_unknown(from_low), _true_if_unknown(to_high)), self.has_values)
-
     def spanned(self, values: Sequence[pa.Scalar]) -> _Mask:
-        """Units that may have a value between the least and the greatest of these."""
+        """Units that may have a value between the least and the greatest of these, including them."""
         ends = pc.min_max(pa.array(values, values[0].type))
-        return self.between(ends["min"], ends["max"])
+        return pc.and_(self._between(ends["min"], ends["max"]), self.has_values)
 
     def among(self, values: Sequence[pa.Scalar]) -> _Mask:
         """Units that may have one of these values; if they are many, or another one between them."""
         if len(values) > _MAX_VALUES:
             return self.spanned(values)
-        return join_balanced(pc.or_kleene)([self.between(value, value) for value in values])
+        maybe = join_balanced(pc.or_)([self._between(value, value) for value in values])
+        return pc.and_(maybe, self.has_values)
+
+    def _between(self, low: pa.Scalar, high: pa.Scalar) -> pa.Array:
+        from_low, to_high = pc.greater_equal(self["max"], low), pc.less_equal(self["min"], high)
+        return pc.and_(_true_if_unknown(from_low), _true_if_unknown(to_high))
 
 
 def _true_if_unknown(condition: pa.Array) -> pa.Array:

@@ -1,8 +1,8 @@
 """Which access a caller has to the files of a table, and the credentials that clients receive for it.
 
 `CredentialsProvider` is the interface of what issues them. `StaticKeys` is the simplest one: keys that the operator
-configured, for stores without STS. They are not limited to a table: whoever has them can read, or write, everything that the
-store permits them to. So only callers who may do the same with all tables of their account, and whom no policy restricts,
+configured, for stores without STS. They are not limited to a table: a client with them can read, or write, everything that the
+store permits. So only callers who may do the same with all tables of their account, and whom no policy restricts,
 receive them, and only in the accounts that the operator names.
 
 A client writes the first files of a staged table before it commits it, when no record names its folder. To have its requests

@@ -36,7 +36,6 @@ def signed_headers(
     headers: Mapping[str, str],
     region: str,
     at: datetime,
-    service: str = "s3",
 ) -> Mapping[str, str]:
     """The headers to sign, in lower case, together with `authorization`.
 
@@ -58,9 +57,12 @@ def signed_headers(
             signed["x-amz-content-sha256"],
         ]
     )
-    scope = f"{moment[:8]}/{region}/{service}/aws4_request"
+    scope = f"{moment[:8]}/{region}/s3/aws4_request"
     to_sign = f"{ALGORITHM}\n{moment}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
-    signature = hmac.new(_key(keys, moment[:8], region, service), to_sign.encode(), sha256).hexdigest()
+    key = f"AWS4{keys.secret_access_key}".encode()
+    for part in scope.split("/"):
+        key = hmac.new(key, part.encode(), sha256).digest()
+    signature = hmac.new(key, to_sign.encode(), sha256).hexdigest()
     credential = f"{keys.access_key_id}/{scope}"
     return {
         **signed,
@@ -70,13 +72,6 @@ def signed_headers(
 
 def _encoded(parameters: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(quote(name, safe=_SAFE), quote(value, safe=_SAFE)) for name, value in parameters.items()]
-
-
-def _key(keys: S3Keys, day: str, region: str, service: str) -> bytes:
-    key = f"AWS4{keys.secret_access_key}".encode()
-    for part in (day, region, service, "aws4_request"):
-        key = hmac.new(key, part.encode(), sha256).digest()
-    return key
 
 
 @dataclass(frozen=True, slots=True)

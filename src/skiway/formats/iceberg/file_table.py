@@ -14,7 +14,6 @@ from skiway.errors import Unsupported
 from skiway.formats.files import decoding
 from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.deletes import FILE_PATH_ID, PLACES, with_deletes
-from skiway.formats.iceberg.metadata_files import ReadingIO
 from skiway.formats.iceberg.types import bounds, partition_type
 from skiway.formats.schemas import leaves
 from skiway.formats.source import FILE_COLUMNS, Content, file_rows, partition_struct
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
+    from skiway.formats.iceberg.metadata_files import ReadingIO
+
 _CONTENTS: Final = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES)
 
 
@@ -38,9 +39,7 @@ def partition_types(metadata: TableMetadata) -> dict[int, pa.DataType]:
 
 def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, io: ReadingIO, table: str) -> pa.Table:
     """Read the file table of `snapshot`, with the statistics of the columns of `schema` and the columns `PLACES`."""
-    from skiway.formats.iceberg.manifest_files import manifests
-
-    listed = manifests(snapshot, io)
+    listed = lib.manifest_files.manifests(snapshot, io)
     columns = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
     parts = []
     for manifest in listed:
@@ -61,10 +60,8 @@ def _cached_manifest(
     io: ReadingIO,
     table: str,
 ) -> pa.Table:
-    from skiway.formats.iceberg.manifest_files import first_row_id
-
     # Rows get their ids when the manifest is first listed in version 3, so it may be listed without and with them.
-    key = (manifest.manifest_path, first_row_id(manifest), columns, len(metadata.partition_specs))
+    key = (manifest.manifest_path, lib.manifest_files.first_row_id(manifest), columns, len(metadata.partition_specs))
 
     def load() -> pa.Table:
         with decoding(io.files, manifest.manifest_path):
@@ -76,11 +73,9 @@ def _cached_manifest(
 def _manifest(
     metadata: TableMetadata, manifest: ManifestFile, schema: pa.Schema, io: ReadingIO, table: str
 ) -> pa.Table:
-    from skiway.formats.iceberg.manifest_files import entries
-
     if manifest.key_metadata:
         raise _encrypted(table, manifest.manifest_path)
-    found = entries(manifest, io)
+    found = lib.manifest_files.entries(manifest, io)
     for entry in found:
         if entry.data_file.key_metadata:
             raise _encrypted(table, entry.data_file.file_path)
@@ -147,8 +142,6 @@ def _stats(files: Sequence[Any], schema: pa.Schema) -> pa.Array:
 
 def _places(files: Sequence[Any]) -> Mapping[str, pa.Array]:
     """The columns `PLACES`: which data file, and which part of a file, a delete file refers to, and the first row id."""
-    from skiway.formats.iceberg.manifest_files import first_row_id
-
     names = [field.name for field in lib.manifest.DATA_FILE_TYPE[3].fields]
     referenced, offset, size = (
         names.index(name) for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
@@ -159,6 +152,6 @@ def _places(files: Sequence[Any]) -> Mapping[str, pa.Array]:
         "path_to": [(file.upper_bounds or {}).get(FILE_PATH_ID) for file in files],
         "blob_offset": [file[offset] for file in files],
         "blob_size": [file[size] for file in files],
-        "first_row_id": [first_row_id(file) for file in files],
+        "first_row_id": [lib.manifest_files.first_row_id(file) for file in files],
     }
     return {name: pa.array(values, PLACES.field(name).type) for name, values in columns.items()}

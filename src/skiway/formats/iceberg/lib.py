@@ -1,5 +1,5 @@
 # mypy: implicit-reexport
-"""The modules of PyIceberg. Each is loaded when it is first used, because that takes long.
+"""The modules of PyIceberg, and ours that extend its classes. Each is loaded when it is first used, because that takes long.
 
 from skiway.formats.iceberg import lib
 
@@ -15,13 +15,19 @@ if TYPE_CHECKING:
     from pyiceberg import exceptions, manifest, partitioning, schema, transforms, typedef, types  # noqa: F401
     from pyiceberg.table import metadata, refs, snapshots, sorting, update  # noqa: F401
 
-_OF_TABLES: Final = ("metadata", "refs", "snapshots", "sorting", "update")
-_OTHERS: Final = ("exceptions", "manifest", "partitioning", "schema", "transforms", "typedef", "types")
+    from skiway.formats.iceberg import manifest_files, metadata_files  # noqa: F401
+
+_PLACES: Final = {
+    "pyiceberg": ("exceptions", "manifest", "partitioning", "schema", "transforms", "typedef", "types"),
+    "pyiceberg.table": ("metadata", "refs", "snapshots", "sorting", "update"),
+    "skiway.formats.iceberg": ("manifest_files", "metadata_files"),
+}
 
 if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name not in _OF_TABLES + _OTHERS:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = import_module(f"pyiceberg.{'table.' if name in _OF_TABLES else ''}{name}")
-        return found
+        for package, names in _PLACES.items():
+            if name in names:
+                found = globals()[name] = import_module(f"{package}.{name}")
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

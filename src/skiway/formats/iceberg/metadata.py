@@ -144,7 +144,6 @@ def new_metadata(
     spec: PartitionSpec | None = None,
     order: SortOrder | None = None,
     properties: dict[str, str] | None = None,
-    table_uuid: uuid.UUID | None = None,
 ) -> TableMetadata:
     """Create the metadata of a table without snapshots; column ids are assigned anew.
 
@@ -167,7 +166,6 @@ def new_metadata(
             lib.sorting.UNSORTED_SORT_ORDER if order is None else order,
             location,
             properties,
-            table_uuid,
         )
     if numbered:  # then the first column stands for all, because PyIceberg takes long to number them again
         made = made.model_copy(update={"schemas": [schema], "last_column_id": len(schema.fields)})
@@ -465,10 +463,8 @@ def read_metadata(files: TableFiles, location: str) -> TableMetadata:
     """Read a metadata file, or return it from the cache: such files never change."""
 
     def load() -> TableMetadata:
-        from skiway.formats.iceberg.metadata_files import table_metadata
-
         with decoding(files, location):
-            return validated(table_metadata(files, location))
+            return validated(lib.metadata_files.table_metadata(files, location))
 
     return _cached(files, location, load)
 

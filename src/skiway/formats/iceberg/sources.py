@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unsupported
 from skiway.formats.files import Files, Found, decoding, first_lines, unreadable
+from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.metadata import validated
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.opening import FolderLayout, SourceRequest, is_metadata_file, open_folders, table_folder
@@ -66,8 +67,6 @@ class CatalogSource(Source):
             return sorted(name[-1] for name in self._catalog.list_tables(namespace))
 
     def load(self, namespace: Namespace, table: str) -> TableHandle:
-        from skiway.formats.iceberg.metadata_files import variants_in
-
         name = TableName(namespace, table)
         with self._translated(str(name)):
             found = self._catalog.load_table((*namespace, table))
@@ -82,7 +81,7 @@ class CatalogSource(Source):
                 validated(found.metadata),
                 metadata_location=found.metadata_location,
                 files=files,
-                variants=getattr(found, "variants", frozenset()) or variants_in(found.config),
+                variants=getattr(found, "variants", frozenset()) or lib.metadata_files.variants_in(found.config),
             )
 
     def close(self) -> None:
@@ -129,14 +128,12 @@ def read_table(files: Files, catalog: Catalog, name: tuple[str, ...], metadata: 
     """Read a table of `catalog` from its metadata file. `files` checks the location of the file."""
     from pyiceberg.table import Table
 
-    from skiway.formats.iceberg.metadata_files import ReadingIO, read_foreign_metadata
-
     class WithVariants(Table):
         variants: frozenset[int] = frozenset()
 
     with decoding(files, metadata):
-        read = read_foreign_metadata(files, metadata)
-    table = WithVariants(name, read.metadata, metadata, ReadingIO(files), catalog)
+        read = lib.metadata_files.read_foreign_metadata(files, metadata)
+    table = WithVariants(name, read.metadata, metadata, lib.metadata_files.ReadingIO(files), catalog)
     table.variants = read.variants
     return table
 
@@ -218,13 +215,11 @@ def _open_rest(request: SourceRequest) -> Source:
         from pyiceberg.catalog.rest import RestCatalog
         from pyiceberg.typedef import EMPTY_DICT
 
-        from skiway.formats.iceberg.metadata_files import translate_response
-
         class Guarded(RestCatalog):
             def _config_headers(self, session: Session) -> None:
                 """Guard the session; this is called first, before a token is requested."""
                 guard_session(session, request.access)
-                session.hooks["response"].append(translate_response)
+                session.hooks["response"].append(lib.metadata_files.translate_response)
                 super()._config_headers(session)
 
             def _init_sigv4(self, session: Session) -> None:
@@ -301,11 +296,9 @@ class _IcebergFolders(FolderLayout):
         return inner in folders and any(_version(each) is not None for each in self.files.children(inner)[1])
 
     def open(self, name: TableName, place: Location) -> TableHandle:
-        from skiway.formats.iceberg.metadata_files import read_foreign_metadata
-
         metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")
         with decoding(self.files, str(metadata)), translated(str(place), str(name)):
-            read = read_foreign_metadata(self.files, str(metadata))
+            read = lib.metadata_files.read_foreign_metadata(self.files, str(metadata))
             return IcebergTable(
                 name,
                 validated(read.metadata),

@@ -35,6 +35,8 @@ from skiway.formats.iceberg.deletes import (
     position_ids,
     positions_by_file,
 )
+from skiway.formats.iceberg.file_table import file_table, partition_types
+from skiway.formats.iceberg.types import arrow_schema, defaults
 from skiway.formats.readers.reading import read_rows
 from skiway.formats.readers.scanning import DataFile, IdAssigner, Scan
 from skiway.formats.schemas import Path, TableSchema, field_id, with_id, with_ids
@@ -133,9 +135,6 @@ class IcebergTable(TableHandle):
         files: Files,
         variants: Set[int] = frozenset(),
     ) -> None:
-        from skiway.formats.iceberg.metadata_files import ReadingIO
-        from skiway.formats.iceberg.types import arrow_schema
-
         self.name = name
         self.format = Format.ICEBERG
         self.location = metadata.location
@@ -145,7 +144,7 @@ class IcebergTable(TableHandle):
         self.refs = {ref: of.snapshot_id for ref, of in metadata.refs.items()}
         self.metadata = metadata
         self._files = files
-        self._io = ReadingIO(files)
+        self._io = lib.metadata_files.ReadingIO(files)
         self._variants = variants
         self.schema = arrow_schema(metadata.schema())
 
@@ -157,8 +156,6 @@ class IcebergTable(TableHandle):
     @cached_property
     def _schemas(self) -> dict[int, TableSchema]:
         """All schemas that the table has had, by id."""
-        from skiway.formats.iceberg.types import arrow_schema
-
         now = {self.schema.id: self.schema}
         return {each.schema_id: now.get(each.schema_id) or arrow_schema(each) for each in self.metadata.schemas}
 
@@ -210,12 +207,17 @@ class IcebergTable(TableHandle):
 
     def placed_files(self, snapshot: Snapshot) -> pa.Table:
         """The file table with the additional columns `PLACES`."""
-        from skiway.formats.iceberg.file_table import file_table
-
         found = self._snapshot(snapshot)
         schema = self.schema_at(snapshot)
         if not found.manifest_list:
-            raise self._unsupported("snapshots without a manifest list", "rewrite its manifests")
+            feature = "snapshots without a manifest list"
+            raise Unsupported(
+                f"table {str(self.name)!r} has {feature}, which are not supported; rewrite its manifests with an engine that "
+                "supports them",
+                key="table.feature",
+                table=str(self.name),
+                feature=feature,
+            )
         return self._files.cached(
             "iceberg files",
             found.manifest_list,
@@ -226,9 +228,7 @@ class IcebergTable(TableHandle):
 
     def new_manifests(self, snapshot: Snapshot) -> list[str]:
         """The manifest list of a snapshot, and the manifests that were written for it."""
-        from skiway.formats.iceberg.manifest_files import manifests
-
-        listed = manifests(self._snapshot(snapshot), self._io)
+        listed = lib.manifest_files.manifests(self._snapshot(snapshot), self._io)
         return [
             snapshot.manifest_list,
             *(each.manifest_path for each in listed if each.added_snapshot_id == snapshot.id),
@@ -314,8 +314,6 @@ class IcebergTable(TableHandle):
     @cached_property
     def defaults(self) -> dict[int, pa.Scalar]:
         """The default values of columns in files that were written before the column was added, by field id."""
-        from skiway.formats.iceberg.types import defaults
-
         found = [defaults(schema) for schema in self.metadata.schemas]
         return {number: value for each in found for number, value in each.items()}
 
@@ -330,8 +328,6 @@ class IcebergTable(TableHandle):
 
     @cached_property
     def _partition_types(self) -> dict[int, pa.DataType]:
-        from skiway.formats.iceberg.file_table import partition_types
-
         return partition_types(self.metadata)
 
     def _deleted(self, path: str, deletes: pa.Table) -> pa.Array | None:
@@ -387,15 +383,6 @@ class IcebergTable(TableHandle):
         """The columns of a delete file, found by id."""
         scan = Scan(self._files, schema, schema.names, assign_ids)
         return read_rows(scan, [DataFile(path, 0, format=of, constants=self.defaults)]).read_all()
-
-    def _unsupported(self, feature: str, advice: str, *, file: str = "") -> Unsupported:
-        where = f" (file {file!r})" if file else ""
-        return Unsupported(
-            f"table {str(self.name)!r} has {feature}{where}, which are not supported; {advice} with an engine that supports them",
-            key="table.feature",
-            table=str(self.name),
-            feature=feature,
-        )
 
 
 def _matching(files: pa.Table, spec: Any, condition: pc.Expression) -> pa.Array:

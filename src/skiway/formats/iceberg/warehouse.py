@@ -124,7 +124,7 @@ class Warehouse:
 
 
 class _FolderLocks:
-    """A lock per folder, which exists as long as somebody uses it."""
+    """A lock per folder, which exists as long as it is used."""
 
     def __init__(self) -> None:
         self._guard = Lock()

@@ -168,7 +168,7 @@ class _GroupReader:
         self._rows = FileRows(scan, file, source)
 
     def decoded(self, group: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Decode a row group in batches of so many rows."""
+        """Decode a row group in batches of `batch_rows`."""
         self._pages.check(group, self._rows.names)
         yield from self._parquet.iter_batches(batch_rows, row_groups=[group], columns=self._rows.names)
 

@@ -111,7 +111,7 @@ def tasks(request: RestRequest) -> RestResponse:
 
 
 def _opened(request: RestRequest) -> tuple[v1.Table, IcebergTable]:
-    """The table in the path, opened. Plans name files, so they are refused to callers whom policies restrict."""
+    """The table in the path, opened. Plans name files, so they are refused to restricted callers."""
     found = resolve.readable(request).served_table()
     request.realm.require_unrestricted(found)
     if not found.metadata_location:

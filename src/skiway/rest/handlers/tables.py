@@ -74,9 +74,8 @@ def listed(request: RestRequest, is_shown: Callable[[v1.Table, bool], bool]) -> 
     everything = request.realm.without_policies()  # only names are shown
     known = exports.exports_of(everything)
 
-    def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.Table], v1.PageResponse]:
-        found = tables.list_(everything, v1.ListTablesRequest(namespace_id=namespace.resource_id, page=wanted))
-        return found.tables, found.page
+    def page(wanted: v1.PageRequest) -> v1.ListTablesResponse:
+        return tables.list_(everything, v1.ListTablesRequest(namespace_id=namespace.resource_id, page=wanted))
 
     def shown(table: v1.Table) -> dict[str, Any] | None:
         readable = resolve.is_served(table, mirrors=request.lake.mirrors)
@@ -84,7 +83,7 @@ def listed(request: RestRequest, is_shown: Callable[[v1.Table, bool], bool]) -> 
             readable = exports.may_be_exported(everything, table, known.get(table.resource_id.id))
         return {"namespace": path, "name": table.display_name} if is_shown(table, readable) else None
 
-    return listing(request.query, "identifiers", page, shown)
+    return listing(request.query, "identifiers", page, "tables", shown)
 
 
 def load(request: RestRequest) -> RestResponse:
@@ -130,7 +129,7 @@ def rename(request: RestRequest) -> RestResponse:
 
 
 def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str]:
-    """The metadata and its location, which lead to all files: they are refused to callers whom policies restrict."""
+    """The metadata and its location, which lead to all files: they are refused to restricted callers."""
     request.realm.require_unrestricted(table)
     if not table.metadata_location:
         handle = resolve.opened(request.realm, request.lake, table)
@@ -167,7 +166,7 @@ def list_generic(request: RestRequest) -> RestResponse:
 
 
 def load_generic(request: RestRequest) -> RestResponse:
-    """Return the format and the location of a mirrored table. Callers whom policies restrict get neither."""
+    """Return the format and the location of a mirrored table. Restricted callers get neither."""
     table = resolve.readable(request).table(name=request.names["generic-table"])
     request.realm.require_unrestricted(table)
     if request.lake.mirrors is None or not exports.is_exportable(table):

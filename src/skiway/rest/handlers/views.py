@@ -1,11 +1,10 @@
 """Handlers for views: list, create, load, replace, drop, rename and register.
 
-Callers whom policies restrict on a view do not get its SQL: their engine would run it without the policies.
+Callers who are restricted on a view do not get its SQL: their engine would run it without the policies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from skiway.metastore import managed, views
@@ -25,16 +24,15 @@ def list_(request: RestRequest) -> RestResponse:
     namespace = resolve.readable(request).namespace(damaged=True)
     path = list(full_path(namespace))
 
-    def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.View], v1.PageResponse]:
+    def page(wanted: v1.PageRequest) -> v1.ListViewsResponse:
         everything = request.realm.without_policies()  # only names are shown
-        found = views.list_(everything, v1.ListViewsRequest(namespace_id=namespace.resource_id, page=wanted))
-        return found.views, found.page
+        return views.list_(everything, v1.ListViewsRequest(namespace_id=namespace.resource_id, page=wanted))
 
     def shown(view: v1.View) -> dict[str, Any] | None:
         served = view.damage or managed.has_columns(view)
         return {"namespace": path, "name": view.display_name} if served else None
 
-    return listing(request.query, "identifiers", page, shown)
+    return listing(request.query, "identifiers", page, "views", shown)
 
 
 def create(request: RestRequest) -> RestResponse:

@@ -2,7 +2,7 @@
 
 Frequent reads and writes use SQLite's own driver, because SQLAlchemy takes many times longer than SQLite does. SQLAlchemy
 does the rest. The statements of both are SQLAlchemy's; for the driver, each is compiled to text once. Results are kept until
-somebody changes what they contain.
+what they contain changes.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class DriverReads:
 
 
 class UnchangedReads:
-    """Keeps the results of reads for as long as nobody changes what they contain.
+    """Keeps the results of reads for as long as what they contain does not change.
 
     SQLite counts the commits of all other connections, in this process and in others, and this connection never writes. To
     ask for the count takes a third of the time of the shortest query, and less than a tenth of a pointer's way through all
@@ -127,7 +127,7 @@ class UnchangedReads:
         if found is MISSING:
             found = read()
             if len(kept) < MAX_KEPT and keep(found):
-                kept[key] = found  # of this count: if the database has changed since, nobody looks there any more
+                kept[key] = found  # of this count: if the database has changed since, it is not read any more
         result: T = found
         return result
 
@@ -180,7 +180,7 @@ class UnchangedReads:
 
 
 class DriverWrites:
-    """Runs transactions one after another, on a connection that nobody else uses."""
+    """Runs transactions one after another, on a connection of their own."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], unchanged: UnchangedReads) -> None:
         self._connect, self._unchanged = connect, unchanged

@@ -108,12 +108,11 @@ def overwrite(
     of the data files was removed, or its rows were deleted with delete files, since then. If `alone`, it fails after any
     other commit.
     """
-    from skiway.formats.iceberg.manifest_files import referenced_file
 
     def produce(snapshot: NewSnapshot) -> Operation:
         if alone:
             snapshot.check_current(based_on)
-        changed = {*removed, *(str(referenced_file(each)) for each in deletes)}
+        changed = {*removed, *(str(lib.manifest_files.referenced_file(each)) for each in deletes)}
         snapshot.check_deletes(changed, based_on=based_on)
         snapshot.remove(removed, deletes=deletes)
         if deletes:
@@ -204,11 +203,7 @@ def _producer(produce: Callable[[NewSnapshot], Operation | None], properties: Ma
 
 def replacing(schema: Schema, *, properties: Mapping[str, str] | None = None) -> Producer:
     """Replace a table by an empty one with this schema. This never conflicts."""
-
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
-        return Replacement.of(metadata, schema, properties=properties).commit()(metadata, files, clock)
-
-    return produce
+    return lambda metadata, *more: Replacement.of(metadata, schema, properties=properties).commit()(metadata, *more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ are deleted are rewritten without these rows. With an order, all files of a part
 
 A group is rewritten as a stream: the rows of one file after another, without the deleted ones, go into new files of the
 current schema and partition spec. Rows of version 3 keep their lineage. Nothing is visible until the group is committed with
-`commits.overwrite(..., operation="replace")`, which fails if others have changed the files meanwhile.
+`commits.overwrite(..., operation="replace")`, which fails if others have changed the files since.
 
 As in Iceberg, each branch keeps its latest snapshots: at least a number of them, and all that are younger than an age. A branch
 or tag may set its own limits, and expires as a whole if it has a maximum age; `main` never does. Snapshots that no ref
@@ -302,7 +302,7 @@ class Expiry:
 
 
 def expirable(metadata: TableMetadata, rules: ExpiryRules, *, now_ms: int, in_use: Mapping[int, str]) -> Expiry:
-    """What expires now. `in_use` are snapshots that somebody reads, with the reasons to keep them."""
+    """What expires now. `in_use` are snapshots that are read, with the reasons to keep them."""
     by_id = {each.snapshot_id: each for each in metadata.snapshots}
     refs = [name for name, ref in metadata.refs.items() if _is_over(name, ref, by_id, now_ms)]
     kept: dict[int, str] = {}

@@ -102,7 +102,7 @@ def _count_vectors(found: dict[str, str], files: Sequence[DataFile], kind: str) 
 
 
 class NewSnapshot:
-    """A new snapshot on top of a branch, with a random id by default. `written` lists the files that it has written.
+    """A new snapshot on top of the current one, with a random id by default. `written` lists the files that it has written.
 
     As a context manager, it deletes them if the block fails.
     """
@@ -113,12 +113,11 @@ class NewSnapshot:
         files: TableFiles,
         *,
         clock: Callable[[], datetime],
-        branch: str = MAIN,
         snapshot_id: int | None = None,
         ids: Callable[[], object] = uuid.uuid4,
     ) -> None:
-        self.metadata, self.files, self.branch = metadata, files, branch
-        self.parent = metadata.snapshot_by_name(branch)
+        self.metadata, self.files = metadata, files
+        self.parent = metadata.snapshot_by_name(MAIN)
         self.id = metadata.new_snapshot_id() if snapshot_id is None else snapshot_id
         self.written: list[str] = []
         self._io = WritingIO(files)
@@ -299,13 +298,13 @@ class NewSnapshot:
             first_row_id=(getattr(self.metadata, "next_row_id", None) or 0) if numbered else None,
             added_rows=rows if numbered else None,
         )
-        head = SetSnapshotRefUpdate(ref_name=self.branch, type=SnapshotRefType.BRANCH, snapshot_id=self.id)
+        head = SetSnapshotRefUpdate(ref_name=MAIN, type=SnapshotRefType.BRANCH, snapshot_id=self.id)
         return AddSnapshotUpdate(snapshot=snapshot), head
 
     @property
     def requirements(self) -> tuple[TableRequirement, ...]:
         """The requirement that the head of the branch is the parent of this snapshot."""
-        return (AssertRefSnapshotId(ref=self.branch, snapshot_id=self._parent_id),)
+        return (AssertRefSnapshotId(ref=MAIN, snapshot_id=self._parent_id),)
 
     @property
     def _parent_id(self) -> int | None:

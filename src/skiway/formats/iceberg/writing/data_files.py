@@ -336,14 +336,11 @@ def write_staged(
     ids: Callable[[], object] = uuid.uuid4,
 ) -> StagedManifest:
     """Describe data files that one `DataFileWriter` has written for `metadata`; there must be at least one."""
-    from skiway.formats.iceberg.manifest_files import write_manifest
-    from skiway.formats.iceberg.metadata_files import WritingIO
-
     location = f"{metadata.location}/metadata/staged-{ids()}.avro"
-    spec_id = added[0].spec_id
+    spec_id, snapshot_id, io = added[0].spec_id, metadata.new_snapshot_id(), lib.metadata_files.WritingIO(files)
     try:
-        made = write_manifest(
-            metadata, spec_id, WritingIO(files), location=location, snapshot_id=metadata.new_snapshot_id(), added=added
+        made = lib.manifest_files.write_manifest(
+            metadata, spec_id, io, location=location, snapshot_id=snapshot_id, added=added
         )
     except BaseException:
         files.remove([location])
@@ -353,13 +350,10 @@ def write_staged(
 
 def read_staged(files: TableFiles, staged: StagedManifest) -> list[DataFile]:
     """The data files, as they were written."""
-    from skiway.formats.iceberg.manifest_files import entries
-    from skiway.formats.iceberg.metadata_files import WritingIO
-
     manifest = lib.manifest.ManifestFile.from_args(
         _table_format_version=3,
         manifest_path=staged.location,
         manifest_length=staged.length,
         partition_spec_id=staged.spec_id,
     )
-    return [entry.data_file for entry in entries(manifest, WritingIO(files))]
+    return [entry.data_file for entry in lib.manifest_files.entries(manifest, lib.metadata_files.WritingIO(files))]
