@@ -33,7 +33,7 @@ class Altered(WritableTable):
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Altered:
-    monkeypatch.setattr(writable, "evolve", lambda changes: changes)
+    monkeypatch.setattr(writable.evolution, "evolve", lambda changes: changes)
     return Altered()
 
 
