@@ -273,7 +273,7 @@ def store(lake: Lake, name: str, sql: str) -> None:
     """Create a view as other programs do over gRPC or REST, without its columns."""
     catalog = catalogs.find(lake.realm, "managed")
     assert catalog is not None
-    namespace = namespaces.find(lake.realm, catalog.value.resource_id.id, ["s"])
+    namespace = namespaces.lookup(lake.realm, catalog.value.resource_id, ["s"])
     assert namespace is not None
     spec = v1.ViewSpec(
         display_name=name,
@@ -331,7 +331,7 @@ def test_each_caller_lists_what_it_may_read(lake: Lake, db: AirportClient) -> No
     db.create_table("s.other", pa.schema({"id": pa.int64()}))
     catalog = catalogs.find(lake.realm, "managed")
     assert catalog is not None
-    namespace = namespaces.find(lake.realm, catalog.value.resource_id.id, ["s"])
+    namespace = namespaces.lookup(lake.realm, catalog.value.resource_id, ["s"])
     assert namespace is not None
     for caller, name in (("nothing", "t"), ("stranger", "other")):
         table = tables.find(lake.realm, namespace.resource_id.id, name)
@@ -350,7 +350,7 @@ def test_reader_needs_rights_on_the_tables_of_a_view(lake: Lake, db: AirportClie
     create_view(db, "s.v", "SELECT id FROM s.t WHERE id < 2")
     catalog = catalogs.find(lake.realm, "managed")
     assert catalog is not None
-    namespace = namespaces.find(lake.realm, catalog.value.resource_id.id, ["s"])
+    namespace = namespaces.lookup(lake.realm, catalog.value.resource_id, ["s"])
     assert namespace is not None
     view = views.find_any_case(lake.realm, catalog.value, namespace.resource_id.id, "v")
     table = tables.find(lake.realm, namespace.resource_id.id, "t")

@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Protocol
 
 from skiway.errors import InvalidArgument, PermissionDenied, Unauthorized
+from skiway.foundation.resources import RESOURCES
 
 Claim = str | float | bool | Sequence[str] | None
 """The value of a claim that policies can read."""
@@ -89,7 +90,7 @@ PLATFORM_MONITOR_ROLE = "platform-monitor"
 READ = frozenset({"account.read", "catalog.read", "namespace.read", "table.read", "view.read"})
 WRITE = frozenset({"catalog.write", "namespace.write", "table.write", "view.write"})
 WORK = READ | WRITE | {"connector.manage", "system-objects.read"}
-ADMINISTER = WORK | {"account.delete", "grant.manage", "policy.manage", "webhook.manage"}
+ADMINISTER = WORK | {"account.delete", "grant.manage", *(resource.permission for resource in RESOURCES)}
 PLATFORM_ADMINISTER = frozenset(
     {"account.read", "account.write", "account.delete", MANAGES_ACCOUNTS, OBSERVES_PLATFORM}
 )

@@ -235,7 +235,7 @@ class Load:
 
     def _expire(self, *, dry_run: bool) -> set[str]:
         report = expire_snapshots(self.realm, self.home.warehouse, self.table_id, max_age_ms=0, dry_run=dry_run)
-        self.count("snapshots expired", 0 if dry_run else len(report.snapshots))
+        self.count("snapshots expired", 0 if dry_run else len(report.expired))
         return {each.location for each in report.files}
 
     def _clean(self, *, dry_run: bool) -> set[str]:

@@ -35,8 +35,7 @@ import pyarrow.compute as pc
 
 from skiway.airport import ScanOptions, Table
 from skiway.airport.conversion import plain_type
-from skiway.airport.results import record_batches
-from skiway.airport.tables import ArrowData, project_schema
+from skiway.airport.tables import ArrowData, project_schema, record_batches
 from skiway.airport.wire.duckdb_sql import castable_type
 from skiway.errors import Conflict, LimitExceeded
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, MatchingPart, WholeFile, field_id

@@ -31,8 +31,7 @@ from skiway.airport import (
     TimeTravel,
     current_request,
 )
-from skiway.airport.results import CountedBatches
-from skiway.airport.tables import ArrowData, with_parsed_filter
+from skiway.airport.tables import ArrowData, CountedBatches, with_parsed_filter
 from skiway.errors import Unsupported
 from skiway.formats import MatchingPart, Snapshot, TableHandle, WholeFile
 from skiway.formats.schemas import field_id

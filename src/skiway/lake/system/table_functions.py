@@ -14,7 +14,7 @@ from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PreconditionFailed
 from skiway.formats.iceberg.changes import evolution
 from skiway.formats.iceberg.changes.commits import Producer, rollback, set_ref
-from skiway.formats.iceberg.changes.snapshots import MAIN
+from skiway.formats.iceberg.metadata import MAIN
 from skiway.lake.reading.columns import ROWID
 from skiway.lake.reading.scans import with_row_ids
 from skiway.lake.system.effects import Effect, effect
@@ -67,7 +67,7 @@ def profile(call: Effect) -> Row:
 
     def start(table: v1.Table) -> v1.Job:
         if table.metadata_location:
-            return jobs.enqueue_profile(call.realm, table.resource_id, full_rescan=full)
+            return jobs.enqueue(call.realm, v1.Job(table_id=table.resource_id, full_rescan=full))
         return _mirroring(call, table, v1.CAP_STATS_ONLY_ASYNC, full=full)
 
     return _after_job(call, start, default_wait_s=0.0)
@@ -76,7 +76,8 @@ def profile(call: Effect) -> Row:
 def _mirroring(call: Effect, table: v1.Table, mode: v1.CaptureMode.ValueType, *, full: bool) -> v1.Job:
     path = v1.NamespacePath(segments=full_path(call.namespace))
     scope = v1.JobScope(namespaces=[path], table=table.display_name)
-    return jobs.enqueue(call.realm, table.upstream.connector_id, scope=scope, modes=(mode,), full_rescan=full)
+    source = table.upstream.connector_id
+    return jobs.enqueue(call.realm, v1.Job(connector_id=source, scope=scope, modes=(mode,), full_rescan=full))
 
 
 def _after_job(call: Effect, start: Callable[[v1.Table], v1.Job], *, default_wait_s: float) -> Row:

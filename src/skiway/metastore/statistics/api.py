@@ -17,12 +17,9 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from skiway.errors import (
-    AlreadyExists,
     Conflict,
-    Contention,
     InvalidArgument,
     NotFound,
-    PreconditionFailed,
     SkiwayError,
 )
 from skiway.metastore.records import keys, updates
@@ -404,13 +401,7 @@ def _upsert(
     """Store a value derived from `current`. Raise `Contention` if that changed, so that the caller derives it again."""
     stamped = updates.copied(value)
     cast(Any, stamped).updated_at.CopyFrom(realm.now())
-    try:
-        if current is None:
-            return repository.create(stamped, also=also)
-        return repository.update(current, stamped, also=also)
-    except (AlreadyExists, NotFound, PreconditionFailed):
-        what = f"the {repository.kind.noun} of {repository.kind.title(value)}"
-        raise failure(Contention, "store.contended", what=what) from None
+    return repository.save(current, stamped, also=also)
 
 
 # --- uploads ----------------------------------------------------------------------------------------------------------

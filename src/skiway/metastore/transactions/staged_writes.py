@@ -18,8 +18,7 @@ import pyarrow as pa
 from skiway.errors import AlreadyExists, Conflict, Contention, LimitExceeded, NotFound, PreconditionFailed
 from skiway.formats import location
 from skiway.formats.iceberg.changes.commits import Change, Operation, Producer, append, delete_all, overwrite
-from skiway.formats.iceberg.changes.snapshots import MAIN, NewSnapshot
-from skiway.formats.iceberg.metadata import commit_failed, updated
+from skiway.formats.iceberg.metadata import MAIN, commit_failed, updated
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.formats.iceberg.writing.data_files import StagedManifest, read_staged, write_staged
@@ -212,6 +211,8 @@ def open_state(
     realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata, state: TransactionState
 ) -> IcebergTable:
     """A handle to read a table as a transaction sees it, given the table's metadata, which has the base of the state."""
+    from skiway.formats.iceberg.changes.snapshots import NewSnapshot
+
     found = files_of_table(realm, warehouse, table)
     files = _UnpublishedFiles(found.properties, found.reach, found.cache)
     effect, based = Effect.of(state.writes), _headed(metadata, state.base_id)
