@@ -423,7 +423,7 @@ class TableHandle(ABC):
     def partition_specs_at(self, snapshot: Snapshot) -> tuple[PartitionSpec, ...]:
         """The specs of the files of a snapshot, by the ids in their column `spec_id`."""
         own = self.partition_spec_at(snapshot)
-        return tuple(own if each.id == own.id else each for each in self.partition_specs)
+        return tuple(own if spec.id == own.id else spec for spec in self.partition_specs)
 
     def has_mapped_columns(self, snapshot: Snapshot) -> bool:  # noqa: ARG002
         """Whether columns have other names in the files of a snapshot than in the table."""
