@@ -83,22 +83,20 @@ def _info(commit: bytes) -> dict[str, Any]:
 
 def _snapshot(version: int, commit: bytes, file: Found, first: int) -> Snapshot:
     info = _info(commit)
+    # If the log has no time, or none that exists, it is that of the file, in milliseconds like all times of Delta.
+    created_at = datetime.fromtimestamp(file.modified_us // 1000 / 1000, UTC)
+    millis = info.get("inCommitTimestamp", info.get("timestamp"))
+    if isinstance(millis, int):
+        with suppress(OverflowError, ValueError, OSError):
+            created_at = datetime.fromtimestamp(millis / 1000, UTC)
     return Snapshot(
         id=version,
-        created_at=_moment(info.get("inCommitTimestamp", info.get("timestamp")), file),
+        created_at=created_at,
         parent_id=version - 1 if version > first else None,
         sequence_number=version,
         summary={"operation": str(info.get("operation", ""))},
         digest=hashlib.blake2b(commit, digest_size=16).hexdigest() if commit else "",
     )
-
-
-def _moment(millis: object, file: Found) -> datetime:
-    """The time of a commit; if its log has none, or none that exists, the time of its file."""
-    if isinstance(millis, int):
-        with suppress(OverflowError, ValueError, OSError):
-            return datetime.fromtimestamp(millis / 1000, UTC)
-    return datetime.fromtimestamp(file.modified_us // 1000 / 1000, UTC)  # in milliseconds, like all times of Delta
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,13 @@ class ParquetTable(ListedTable):
             plain |= set(schema.names) - here.keys()
             for name, crs in here.items():
                 if found.setdefault(name, crs) != crs:
-                    raise _mixed(name, crs, found[name], str(file.location))
+                    raise Unsupported(
+                        f"geometries in column {name!r} are in {crs} in file {str(file.location)!r}, but in {found[name]} in "
+                        "the files before it; use one coordinate system, or move the file out of the table",
+                        key="file.disagrees",
+                        file=str(file.location),
+                        column=name,
+                    )
         return {name: crs for name, crs in found.items() if name not in plain}
 
     @cached_property
@@ -221,16 +227,6 @@ class ParquetTable(ListedTable):
             constants = {number: values[name] for name, number in sources.items()}
             path, ordinal, etag = (files[name][file].as_py() for name in ("path", "ordinal", "etag"))
             yield DataFile(path, ordinal, etag=etag, constants=constants)
-
-
-def _mixed(column: str, crs: str, other: str, file: str) -> Unsupported:
-    return Unsupported(
-        f"geometries in column {column!r} are in {crs} in file {file!r}, but in {other} in the files before it; use one "
-        "coordinate system, or move the file out of the table",
-        key="file.disagrees",
-        file=file,
-        column=column,
-    )
 
 
 def _of_file(stats: pa.StructArray, number: int, of: pa.DataType, rows: pa.Scalar) -> pa.StructArray:

@@ -40,7 +40,14 @@ def orc_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
         rows = FileRows(scan, file, scan.assign_ids(source, file.path))
         for name in rows.names:
             if times is not None and not times.fit_nanoseconds(columns.get_field_index(name)):
-                raise _beyond(name, file.path)
+                raise Unsupported(
+                    f"column {name!r} of file {file.path!r} has timestamps outside of the years 1677 to 2262, which cannot be "
+                    "read from ORC; rewrite the file as Parquet",
+                    key="table.feature",
+                    feature="timestamps in ORC",
+                    column=name,
+                    file=file.path,
+                )
         opened.seek(0)
         batches = (
             ds.OrcFileFormat()
@@ -83,17 +90,6 @@ def _has_timestamps(of: pa.DataType) -> bool:
     if pa.types.is_map(of):
         return _has_timestamps(of.key_type) or _has_timestamps(of.item_type)
     return pa.types.is_timestamp(of) or any(_has_timestamps(of.field(place).type) for place in range(of.num_fields))
-
-
-def _beyond(column: str, file: str) -> Unsupported:
-    return Unsupported(
-        f"column {column!r} of file {file!r} has timestamps outside of the years 1677 to 2262, which cannot be read from ORC; "
-        "rewrite the file as Parquet",
-        key="table.feature",
-        feature="timestamps in ORC",
-        column=column,
-        file=file,
-    )
 
 
 class _Timestamps:
