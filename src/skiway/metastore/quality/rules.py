@@ -70,7 +70,7 @@ def _checked(realm: Realm, rule: v1.QualityRule) -> v1.CheckedRule:
 
 def newest_result(realm: Realm, rule_id: str) -> v1.RuleResult | None:
     """The newest result of a rule that the caller may see."""
-    results = realm.all(RULE_RESULTS).entry(realm.stores.pointers.get(keys.rule_results(realm.account_id, rule_id)))
+    results = realm.all(RULE_RESULTS).at(keys.rule_results(realm.account_id, rule_id))
     return results.value.results[0] if results is not None and results.value.results else None
 
 

@@ -256,7 +256,7 @@ class AccessDecision:
     def _entry(self, kind: Kind[Any], own_id: str) -> Any:
         """The resource with an id, or None. A damaged one has at least its place."""
         key = kind.by_id(self._account_id, own_id)
-        found = Repository(self._stores, kind).entry(self._stores.pointers.get(key))
+        found = Repository(self._stores, kind).at(key)
         return None if found is None else found.value
 
     def _privilege(self, on: Message) -> int:

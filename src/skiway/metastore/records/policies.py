@@ -149,7 +149,7 @@ class CallerPolicies:
         """What is left of the table with this id."""
         if not self._own:
             return None
-        table = Repository(self._stores, TABLE).entry(self._stores.pointers.get(keys.table(self._account_id, table_id)))
+        table = Repository(self._stores, TABLE).at(keys.table(self._account_id, table_id))
         if table is None:
             return None
         if table.value.damage:  # where it is may be unknown, and with it which policies hold

@@ -221,7 +221,7 @@ class Realm:
 
     def entry(self, kind: Kind[M], own_id: str) -> Stored[M] | None:
         """The resource of the account with this id, also one with a damaged record, or None."""
-        return self.all(kind).entry(self.stores.pointers.get(kind.by_id(self.account_id, own_id)))
+        return self.all(kind).at(kind.by_id(self.account_id, own_id))
 
     def without_policies(self) -> Realm:
         """The same realm, for code that applies the policies of the caller itself."""
@@ -306,7 +306,7 @@ def by_id_or_name(realm: Realm, kind: Kind[M], request: Any) -> Stored[M]:
         name = normal_text(request.display_name)
         if not name:
             raise failure(InvalidArgument, "field", field=field)
-        named = realm.all(kind).entry(realm.stores.pointers.get(kind.by_name(realm.account_id, name)))
+        named = realm.all(kind).at(kind.by_name(realm.account_id, name))
         if named is None:
             raise failure(NotFound, resource, resource=resource, id=name)
         value: Any = named.value  # all kinds with names have ids

@@ -143,7 +143,7 @@ class Repository(Generic[M]):
         If `damaged`, a damaged resource is returned with what its keys tell, as in listings. Otherwise the error says what
         is damaged.
         """
-        found = self.entry(self.stores.pointers.get(key))
+        found = self.at(key)
         if found is None:
             raise self.missing(name)
         damage = getattr(found.value, "damage", "")  # some kinds of resources are never listed
@@ -234,6 +234,10 @@ class Repository(Generic[M]):
             if found is None:
                 raise
             return self._shown(found, pointer)
+
+    def at(self, key: str) -> Stored[M] | None:
+        """The resource at one of its keys, as `entry` returns it."""
+        return self.entry(self.stores.pointers.get(key))
 
     def _shown(self, value: M, pointer: Pointer) -> Stored[M] | None:
         """What the caller sees of a resource; None if that is nothing."""

@@ -59,7 +59,7 @@ def list_(realm: Realm, request: v1.ListAccountsRequest) -> v1.ListAccountsRespo
     if realm.account_id == PLATFORM:
         accounts, page = listed(realm.all(ACCOUNT), keys.account_name(), request.page)
         return v1.ListAccountsResponse(accounts=accounts, page=page)
-    own = realm.all(ACCOUNT).entry(realm.stores.pointers.get(keys.account(realm.account_id)))
+    own = realm.all(ACCOUNT).at(keys.account(realm.account_id))
     found = [own.value] if own else []
     return v1.ListAccountsResponse(accounts=found, page=v1.PageResponse(total_size=len(found)))
 

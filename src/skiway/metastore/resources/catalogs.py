@@ -31,7 +31,7 @@ def find(realm: Realm, name: str) -> Stored[v1.Catalog] | None:
     """The catalog with this name, or None. One with a damaged record has `damage` set."""
     wanted = normal_text(name)
     repository = realm.all(CATALOG)
-    return repository.entry(realm.stores.pointers.get(keys.catalog_name(realm.account_id, wanted))) if wanted else None
+    return repository.at(keys.catalog_name(realm.account_id, wanted)) if wanted else None
 
 
 def only(realm: Realm) -> Stored[v1.Catalog] | None:

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG, Kind
+from skiway.metastore.records.kinds import CATALOG
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.repository import listed
@@ -120,16 +120,10 @@ def _catalog(realm: Realm, ref: v1.NameRef) -> v1.Catalog:
     name = normal_text(ref.catalog)
     if not name:
         raise failure(InvalidArgument, "catalog.missing", field="ref.catalog")
-    found = _at(realm, CATALOG, keys.catalog_name(realm.account_id, name))
+    found = realm.all(CATALOG).at(keys.catalog_name(realm.account_id, name))
     if found is None:
         raise failure(NotFound, "catalog.by.name.missing", catalog=name)
-    return found
-
-
-def _at(realm: Realm, kind: Kind[M], key: str) -> M | None:
-    """The resource at a key, or None. Of a damaged one, id and names are known, which is all that this module needs."""
-    found = realm.all(kind).entry(realm.stores.pointers.get(key))
-    return None if found is None else found.value
+    return found.value
 
 
 def _namespace(realm: Realm, ref: v1.NameRef, path: tuple[str, ...]) -> tuple[v1.Catalog, v1.Namespace]:
@@ -160,7 +154,8 @@ def _relation(realm: Realm, of: Relations[R], ref: v1.NameRef) -> R:
     if is_managed(catalog):
         found = of.find_any_case(realm, catalog, namespace_id, name)
     else:
-        found = _at(realm, of.kind, of.by_name(realm.account_id, namespace_id, name))
+        stored = realm.all(of.kind).at(of.by_name(realm.account_id, namespace_id, name))
+        found = None if stored is None else stored.value
     if found is None:
         path = dotted(full_path(namespace))
         raise failure(

@@ -208,7 +208,7 @@ def find_path(
     if is_managed(catalog):
         names.append(keys.namespace_fold(account_id, catalog_id, path))
     for key in names:
-        found = repository.entry(realm.stores.pointers.get(key)) if damaged else repository.find_named(key)
+        found = repository.at(key) if damaged else repository.find_named(key)
         if found is not None:
             return found
     return None
@@ -310,7 +310,7 @@ class Relations(Generic[R]):
         repository, pointers, wanted = realm.all(self.kind), realm.stores.pointers, normal_text(name)
         if not wanted:
             return None
-        stored = repository.entry(pointers.get(self.by_name(realm.account_id, namespace_id, wanted)))
+        stored = repository.at(self.by_name(realm.account_id, namespace_id, wanted))
         if stored is None and not is_managed(catalog):
             others = self.scan(realm, namespace_id)
             return next((other for other in others if folded(other.display_name) == folded(wanted)), None)
