@@ -33,7 +33,7 @@ from skiway.security import MASK, SecretsStore
 from skiway.security.redaction import is_secret_name, is_secret_value, secret_in_uri, without_secrets
 from skiway.security.source_access import SourceAccess
 from skiway.storage import ABSENT, Pointer, Put, Stores
-from skiway.telemetry.job_logs import conceal
+from skiway.telemetry.logs import conceal
 
 KIND = "connectors"
 NO_SCHEME = "none"

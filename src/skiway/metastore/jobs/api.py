@@ -29,7 +29,7 @@ from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import require_managed
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, PointerStore, Put, Stores
-from skiway.telemetry.job_logs import MAX_BYTES, CollectedLog, RecentLines
+from skiway.telemetry.logs import MAX_BYTES, CollectedLog, RecentLines
 
 R = TypeVar("R", v1.Connector, v1.Table, v1.Pipeline)
 
