@@ -29,6 +29,7 @@ import msgspec
 
 from skiway.config.telemetry import Audit, Rotation
 from skiway.errors import Internal, Unavailable
+from skiway.foundation.resources import PLAIN
 from skiway.telemetry.context import CallContext, call_facts, current_call
 from skiway.telemetry.definitions import AUDIT_ERRORS
 from skiway.telemetry.metrics import Metrics
@@ -174,6 +175,7 @@ CATEGORIES = (
     "query",
     "connector",
     "system",
+    *(resource.name for resource in PLAIN),
 )
 
 log = logging.getLogger(__name__)
