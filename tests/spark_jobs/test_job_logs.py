@@ -27,7 +27,7 @@ from skiway.spark_jobs.interruption import interruptible, joined, session_of_job
 from skiway.spark_jobs.java_output import GRACE_S, SparkUses, log_output
 from skiway.spark_jobs.optimizer import SparkOptimizer
 from skiway.spark_jobs.worker import Worker
-from skiway.telemetry.job_logs import CollectedLog, collecting
+from skiway.telemetry.logs import CollectedLog, collecting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

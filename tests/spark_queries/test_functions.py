@@ -21,7 +21,7 @@ from skiway.metastore.pipelines.python_files import parse_python
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.security import LeasedJob
 from skiway.spark_queries.engine import SparkFunctions, SparkPlacement
-from skiway.telemetry.job_logs import CollectedLog, collecting
+from skiway.telemetry.logs import CollectedLog, collecting
 from spark_queries.test_engine import ANSWER, COLUMNS, ROWS
 
 JOB = LeasedJob("a1", "job-1", 1)

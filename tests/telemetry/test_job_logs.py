@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from skiway.telemetry.job_logs import (
+from skiway.telemetry.logs import (
     MAX_BYTES,
     MAX_LINE_BYTES,
     CollectedLog,

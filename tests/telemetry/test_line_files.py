@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skiway.config.telemetry import Rotation
-from skiway.telemetry.logs import LineFile
+from skiway.telemetry.audit import LineFile
 
 
 def line(writer: int, number: int) -> str:
@@ -24,7 +24,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from skiway.config.telemetry import Rotation
-from skiway.telemetry.logs import LineFile
+from skiway.telemetry.audit import LineFile
 
 file = LineFile(Path(sys.argv[1]), Rotation(max_bytes=2_000, keep=100))
 sys.stdin.readline()  # all start together
@@ -78,7 +78,7 @@ FORKING = """
 import os, signal, sys, threading
 from pathlib import Path
 from skiway.config.telemetry import Rotation
-from skiway.telemetry.logs import LineFile
+from skiway.telemetry.audit import LineFile
 
 file = LineFile(Path(sys.argv[1]), Rotation(max_bytes=1_000, keep=100), fsync=True)
 inside, go_on, real = threading.Event(), threading.Event(), os.fsync

@@ -184,7 +184,8 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     if isinstance(source, pa.BaseExtensionType):
         return _convert(_unwrap(array, target), target)
     if pa.types.is_dictionary(target):
-        return _to_dictionary(_convert(array, target.value_type), target)
+        encoded = _convert(array, target.value_type).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(encoded.indices.cast(target.index_type), encoded.dictionary)
     return _convert_plain(array, target)
 
 
@@ -205,11 +206,6 @@ def scatter_valid(values: pa.Array, valid: pa.BooleanArray) -> pa.Array:
         return pa.nulls(len(valid), values.type)
     positions = pc.indices_nonzero(valid).cast(pa.int64())  # pc.scatter requires signed indices
     return pc.scatter(values, positions, max_index=len(valid) - 1)
-
-
-def _to_dictionary(values: pa.Array, target: pa.DictionaryType) -> pa.Array:
-    encoded = values.dictionary_encode()
-    return pa.DictionaryArray.from_arrays(encoded.indices.cast(target.index_type), encoded.dictionary)
 
 
 def _convert_plain(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -311,10 +307,7 @@ def _fixed_size_binary(data: bytes, width: int) -> pa.Array:
 
 def _to_hugeint(signed: bool) -> Callable[[pa.Array], pa.Array]:
     def make(array: pa.Array) -> pa.Array:
-        if _extension_name(array.type) in (
-            "hugeint",
-            "uhugeint",
-        ):  # the other type: the upper half of its values is out of range
+        if _extension_name(array.type) in ("hugeint", "uhugeint"):  # the upper half of the other type is out of range
             return _lower_half(array.storage)
         if array.type == pa.binary(16):
             return array
@@ -341,10 +334,6 @@ def _from_hugeint(storage: pa.Array, _: pa.DataType) -> pa.Array:
         if pc.any(beyond(decimal, pa.scalar(bound, _HUGE)), min_count=0).as_py():
             raise _Lossy("some numbers have more than 38 digits")
     return decimal
-
-
-def _from_uhugeint(storage: pa.Array, target: pa.DataType) -> pa.Array:
-    return _from_hugeint(_lower_half(storage), target)
 
 
 def _to_time_tz(array: pa.Array) -> pa.Array:
@@ -391,7 +380,7 @@ _TO_STORAGE: Final[dict[str, Callable[[pa.Array], pa.Array]]] = {
 _FROM_STORAGE: Final[dict[str, Callable[[pa.Array, pa.DataType], pa.Array]]] = {
     "arrow.uuid": _from_uuid,
     "hugeint": _from_hugeint,
-    "uhugeint": _from_uhugeint,
+    "uhugeint": lambda storage, target: _from_hugeint(_lower_half(storage), target),
     "time_tz": _from_time_tz,
     "arrow.bool8": _from_bool8,
 }
@@ -438,9 +427,8 @@ def _convert_union(array: pa.Array, target: pa.UnionType) -> pa.Array:
     names = [field.name for field in target]
     if array.type.mode != "sparse" or [field.name for field in array.type] != names:
         raise _Lossy(f"its members must be {', '.join(map(repr, names))}, in a sparse union")
-    array = (
-        array.take(pa.arange(0, len(array))) if array.offset else array
-    )  # a slice has the type codes of the whole array
+    if array.offset:  # a slice has the type codes of the whole array
+        array = array.take(pa.arange(0, len(array)))
     codes = array.type_codes
     children = [
         scatter_valid(_convert(array.field(i).filter(chosen), target.field(i).type), chosen)
@@ -469,11 +457,9 @@ def _stored_column_type(data_type: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_dictionary(data_type):  # with room for more members than its creator expected
         return pa.dictionary(pa.int32(), _stored_type(data_type.value_type))
-    return (
-        _stored_type(data_type)
-        if not types.is_run_end_encoded(data_type)
-        else _stored_column_type(data_type.value_type)
-    )
+    if types.is_run_end_encoded(data_type):
+        return _stored_column_type(data_type.value_type)
+    return _stored_type(data_type)
 
 
 def _stored_type(data_type: pa.DataType) -> pa.DataType:

@@ -30,19 +30,6 @@ from skiway.foundation.doors import bearer_token, is_valid_header
 log = logging.getLogger("skiway.airport")
 
 
-class Connection(Protocol):
-    """The connection of a call, such as grpcio's servicer context."""
-
-    def peer(self) -> str:
-        """The client's address."""
-
-    def is_active(self) -> bool:
-        """Whether the client is still connected."""
-
-    def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Call a function when the call ends; False if it has ended."""
-
-
 class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call, and cheaper so than as a dataclass
     """The call being served.
 
@@ -58,7 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):  # made on every call,
     token: str | None = None
     claims: Mapping[str, Any] = {}
     metadata: Sequence[tuple[str, str | bytes]] = ()
-    connection: Any = None
+    connection: Any = None  # grpcio's context of the call
     call: ServedCall | None = None
 
     @property
@@ -160,9 +147,7 @@ def entered(request: Request) -> Iterator[None]:
         _current.reset(token)
 
 
-def read_request(
-    method: str, metadata: Sequence[tuple[str, str | bytes]], connection: Connection | None = None
-) -> Request:
+def read_request(method: str, metadata: Sequence[tuple[str, str | bytes]], connection: Any = None) -> Request:
     """The request that the headers describe, not authenticated yet."""
     first: dict[str, Any] = dict(metadata[::-1])
     call = ServedCall(method=method, correlation_id=_correlation_id(first), request=_NOBODY)

@@ -18,8 +18,9 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError, Message
 
 from skiway.airport.request import Request, authorize, call_of
-from skiway.airport.server.host import FlightProtocol, Host
+from skiway.airport.server.host import Host
 from skiway.airport.server.scans import scan_frames
+from skiway.airport.server.service import FlightProtocol
 from skiway.airport.server.tickets import Seal, fingerprint
 from skiway.airport.wire.frames import BatchReader
 from skiway.errors import InvalidArgument, PermissionDenied, PreconditionFailed, Unsupported

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import Cancelled, LimitExceeded, SkiwayError, Unavailable
 from skiway.spark_jobs.java_output import SPARK_USES, JavaProcess, java_process, wait_for_output
-from skiway.telemetry.job_logs import current_log
+from skiway.telemetry.logs import current_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

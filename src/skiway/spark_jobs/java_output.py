@@ -31,7 +31,7 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 from uuid import uuid4
 
-from skiway.telemetry.job_logs import CollectedLog, on_behalf_of
+from skiway.telemetry.logs import CollectedLog, on_behalf_of
 
 GRACE_S: Final = 60.0
 """How long after its end a job may still cause messages."""

@@ -27,7 +27,7 @@ from skiway.security import LeasedJob
 from skiway.spark_jobs.interruption import check_interrupted
 from skiway.spark_jobs.java import ICEBERG, fetch_jar
 from skiway.spark_jobs.session import separate_session
-from skiway.telemetry.job_logs import conceal
+from skiway.telemetry.logs import conceal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

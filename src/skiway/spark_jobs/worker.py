@@ -41,7 +41,7 @@ from skiway.model import v1
 from skiway.spark_jobs.ingest.distribution import SparkDistribution
 from skiway.spark_jobs.interruption import end_of_spark, interruptible, joined
 from skiway.spark_jobs.session import SparkPlace, spark_ui
-from skiway.telemetry.job_logs import CollectedLog, collecting
+from skiway.telemetry.logs import CollectedLog, collecting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

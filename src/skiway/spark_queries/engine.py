@@ -30,7 +30,7 @@ from skiway.metastore.pipelines.refreshing import QueryResult
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.security import LeasedJob
 from skiway.spark_queries.process import QueryProcess
-from skiway.telemetry.job_logs import conceal, current_log
+from skiway.telemetry.logs import conceal, current_log
 
 WAITING_S: Final = 60.0
 """How long a query whose columns are known waits for its client to read the rows."""

@@ -1,4 +1,4 @@
-"""Logging: text on a terminal, JSON otherwise and in a file; without secrets. And files of lines, which rotate.
+"""Logging: text on a terminal, JSON otherwise and in a file; without secrets. And the logs of jobs.
 
 Every line contains the call it was written for and its trace id. Code logs with `logging.getLogger(__name__)` as usual and
 passes structured fields in `extra={...}`.
@@ -6,15 +6,8 @@ passes structured fields in `extra={...}`.
 Secrets are masked twice: values whose name suggests a secret, and text that looks like one. This is a safety net. Code that
 holds a secret wraps it in `Secret` or `Redacted`, which mask themselves.
 
-Several threads and processes may write a file of lines, such as a log or the audit log, at the same time:
-
-    audit.log       the current file
-    audit.log.1     the last rotated file
-    audit.log.2     the one before, and so on
-
-A line is written completely or not at all, and rotation neither loses nor splits lines: every write holds an operating
-system lock (`flock` on `audit.log.lock`). This works for the processes of one machine on a local disk. Without `flock`
-(on Windows), only one process may write a file.
+A job's log contains the records of the threads that work on it, as far as the process logs them. Threads share it if they are
+started with a copy of the context. Code that reads a secret for a job calls `conceal`, which masks the secret wherever it occurs.
 """
 
 from __future__ import annotations
@@ -22,146 +15,23 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import re
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from threading import Lock
-from typing import TextIO
-from weakref import WeakSet
+from typing import Final, TextIO
+from urllib.parse import quote
 
 from skiway.config.fields import MASK
-from skiway.config.telemetry import Log, Rotation
+from skiway.config.telemetry import Log
+from skiway.telemetry.audit import LineFile
 from skiway.telemetry.context import call_facts, current_call
 from skiway.telemetry.traces import current_span_ids
-
-if sys.platform != "win32":
-    import fcntl
-
-
-OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-OWNER_ONLY = 0o600
-
-# Process-wide, because `os.register_at_fork` is: after a fork, the child must reset every open file.
-_open_files: WeakSet[LineFile] = WeakSet()
-
-
-class LineFile:
-    """Appends lines to `path`. The file is rotated before a line that would make it exceed `rotation.max_bytes`.
-
-    The first write opens the file. A failed write raises OSError and leaves the file unchanged.
-    """
-
-    def __init__(self, path: Path, rotation: Rotation, *, fsync: bool = False) -> None:
-        self._path = path
-        self._lock_path = path.with_name(f"{path.name}.lock")
-        self._rotation = rotation
-        self._fsync = fsync
-        self._mutex = Lock()
-        self._file: int | None = None
-        self._lock: int | None = None
-        _open_files.add(self)
-
-    def write(self, line: str) -> None:
-        """Append one line, given without its line break. With `fsync`, it is on disk when this returns."""
-        data = line.replace("\n", "\\n").encode("utf-8", "backslashreplace") + b"\n"
-        with self._mutex:
-            self._exclude_others()
-            try:
-                file, size = self._current()
-                if size and size + len(data) > self._rotation.max_bytes:
-                    self._rotate()
-                    file, size = self._current()
-                self._append(file, data, size)
-            finally:
-                self._admit_others()
-
-    def close(self) -> None:
-        """Close the file. A later write reopens it."""
-        with self._mutex:
-            self._close_descriptors()
-
-    def _append(self, file: int, data: bytes, size: int) -> None:
-        try:
-            written = os.write(file, data)
-            if written < len(data):
-                raise OSError(f"only {written} of {len(data)} bytes of a line could be written to {self._path}")
-            if self._fsync:
-                os.fsync(file)
-        except OSError:
-            os.ftruncate(file, size)  # a partial line would look like a complete one
-            raise
-
-    def _current(self) -> tuple[int, int]:
-        """The descriptor and size of the file at our path, which another process may have rotated."""
-        if self._file is not None:
-            ours = os.fstat(self._file)
-            if _is_at(self._path, ours):
-                return self._file, ours.st_size
-            os.close(self._file)
-            self._file = None
-        self._file = os.open(self._path, OPEN_FLAGS, OWNER_ONLY)
-        size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":  # a crash of the machine cut off the last line
-            size += os.write(self._file, b"\n")
-        return self._file, size
-
-    def _rotate(self) -> None:
-        """Rename each file to the next number; the oldest is overwritten."""
-        names = [
-            self._path,
-            *(self._path.with_name(f"{self._path.name}.{n}") for n in range(1, self._rotation.keep + 1)),
-        ]
-        for older, newer in reversed(list(zip(names[1:], names, strict=False))):
-            if newer.exists():
-                newer.replace(older)
-
-    def _exclude_others(self) -> None:
-        """Take the lock that all processes share."""
-        if self._lock is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self._lock_path, OPEN_FLAGS, OWNER_ONLY)
-        if sys.platform != "win32":
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-
-    def _admit_others(self) -> None:
-        if sys.platform != "win32" and self._lock is not None:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-
-    def _close_descriptors(self) -> None:
-        for descriptor in (self._file, self._lock):
-            if descriptor is not None:
-                os.close(descriptor)
-        self._file = self._lock = None
-
-    def after_fork(self) -> None:
-        """Reset in a forked child: the thread that held the mutex is gone, and parent and child would share the file lock."""
-        self._mutex = Lock()
-        self._close_descriptors()
-
-    def __del__(self) -> None:
-        self._close_descriptors()
-
-
-def _is_at(path: Path, file: os.stat_result) -> bool:
-    try:
-        there = os.stat(path)  # noqa: PTH116 - for every line, and twice as fast
-    except FileNotFoundError:
-        return False
-    return (there.st_ino, there.st_dev) == (file.st_ino, file.st_dev)
-
-
-def _after_fork() -> None:
-    for file in list(_open_files):
-        file.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
 
 # The attributes of every record; all others come from `extra`.
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -351,3 +221,127 @@ def redacted(value: object, *, name: str = "") -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: redacted(getattr(value, item.name), name=item.name) for item in fields(value) if item.repr}
     return redacted_text(str(value))
+
+
+# The logs of jobs
+
+MAX_BYTES: Final = 200 * 1024
+MAX_LINE_BYTES: Final = 8 * 1024
+MIN_SECRET: Final = len(MASK)
+"""Shorter values are not masked: they occur in other words."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class RecentLines:
+    """The last lines of a text, up to a number of bytes. `dropped` counts the lines before them."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES, *, dropped: int = 0) -> None:
+        self.dropped = dropped
+        self._max_bytes, self._size = max_bytes, 0
+        self._lines: deque[str] = deque()
+
+    def add(self, text: str) -> None:
+        """Add lines. Long ones are cut off, and control characters, which could change a terminal, are escaped."""
+        for part in text.split("\n"):
+            line = _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", part)
+            if len(line.encode()) > MAX_LINE_BYTES:
+                line = f"{line.encode()[:MAX_LINE_BYTES].decode(errors='ignore')}…"
+            self._lines.append(line)
+            self._size += _size(line)
+        while self._size > self._max_bytes:
+            self._size -= _size(self._lines.popleft())
+            self.dropped += 1
+
+    @property
+    def text(self) -> str:
+        """The lines, each with a line break."""
+        return "".join(f"{line}\n" for line in self._lines)
+
+
+def _size(line: str) -> int:
+    return len(line.encode()) + 1
+
+
+class CollectedLog(logging.Handler):
+    """Collects the log of one job, of an account."""
+
+    def __init__(self, account_id: str = "", *, max_bytes: int = MAX_BYTES) -> None:
+        super().__init__()
+        self.setFormatter(TextFormatter())
+        self.account_id = account_id
+        self._lines, self._secrets = RecentLines(max_bytes), set[str]()
+        self._guard = threading.Lock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add the record if it belongs to this job."""
+        if _CURRENT.get() is not self:
+            return
+        try:
+            self.write(self.format(record))
+        except Exception:  # noqa: BLE001 - a log that cannot be written must not fail the job
+            self.handleError(record)
+
+    def write(self, text: str) -> None:
+        """Add lines that nobody else logs."""
+        with self._guard:
+            self._lines.add(self._without_secrets(redacted_text(text)))
+
+    def conceal(self, *values: str) -> None:
+        """Mask these secrets, also in what was logged before."""
+        with self._guard:
+            for value in filter(lambda secret: len(secret) >= MIN_SECRET, values):
+                self._secrets |= {value, quote(value), quote(value, safe="")}
+
+    @property
+    def dropped(self) -> int:
+        """How many lines were dropped, because the log is long."""
+        return self._lines.dropped
+
+    @property
+    def text(self) -> str:
+        """The log so far."""
+        with self._guard:
+            return self._without_secrets(self._lines.text)
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, MASK)
+        return text
+
+
+_CURRENT: ContextVar[CollectedLog | None] = ContextVar("job_log", default=None)
+
+
+def current_log() -> CollectedLog | None:
+    """The log of the job that this thread works on, if any."""
+    return _CURRENT.get()
+
+
+def conceal(*values: str) -> None:
+    """Mask these secrets in the log of the job that this thread works on, if any."""
+    log = _CURRENT.get()
+    if log is not None:
+        log.conceal(*values)
+
+
+@contextmanager
+def collecting(log: CollectedLog) -> Iterator[CollectedLog]:
+    """Add what is logged in the block to a log."""
+    root = logging.getLogger()
+    root.addHandler(log)
+    try:
+        with on_behalf_of(log):
+            yield log
+    finally:
+        root.removeHandler(log)
+
+
+@contextmanager
+def on_behalf_of(log: CollectedLog | None) -> Iterator[None]:
+    """Add what this thread logs in the block to the log of a job that runs in another thread; to none if it is None."""
+    before = _CURRENT.set(log)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(before)

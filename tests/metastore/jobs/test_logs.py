@@ -18,7 +18,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import JOB
 from skiway.model import v1
 from skiway.storage import utc_now
-from skiway.telemetry.job_logs import MAX_BYTES, CollectedLog
+from skiway.telemetry.logs import MAX_BYTES, CollectedLog
 
 DAY_S = 24 * 3600
 

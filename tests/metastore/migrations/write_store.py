@@ -30,7 +30,7 @@ from skiway.metastore.records.kinds import KINDS
 from skiway.metastore.resources import catalogs, grants, policies
 from skiway.model import v1
 from skiway.storage import Stores, open_stores
-from skiway.telemetry.job_logs import CollectedLog
+from skiway.telemetry.logs import CollectedLog
 from storage.homes import Clock
 
 ARCHIVE = Path(__file__).with_name("format_2.tar.xz")

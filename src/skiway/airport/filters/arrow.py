@@ -75,9 +75,9 @@ def value_set(nodes: Sequence[Node], of: pa.DataType) -> pa.Array:
     numbers = [value.as_py() for value in values]
     if any(math.isnan(number) for number in numbers):
         raise Inexpressible
-    return pa.array(
-        [*numbers, 0.0, -0.0] if 0.0 in numbers else numbers, of
-    )  # Arrow distinguishes 0.0 and -0.0 in sets
+    if 0.0 in numbers:  # Arrow distinguishes 0.0 and -0.0 in sets
+        numbers += [0.0, -0.0]
+    return pa.array(numbers, of)
 
 
 def literal_type(of: LogicalType, stored: pa.DataType | None) -> pa.DataType:
@@ -282,9 +282,8 @@ class ConditionWriter:
         return self.call(_COMPARE[op], left.expression, right.expression)
 
     def is_in(self, probe: _Operand, members: Sequence[Node]) -> Any:
-        present = [
-            member for member in members if not _is_null(member)
-        ]  # x IN (…, NULL) is true if x is one of the others
+        # x IN (…, NULL) is true if x is one of the others
+        present = [member for member in members if not _is_null(member)]
         return self.call(pc.is_in, probe.expression, value_set=value_set(present, probe.type))
 
     def is_not_in(self, probe: _Operand, members: Sequence[Node]) -> Any:

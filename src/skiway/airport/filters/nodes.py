@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
-from skiway.airport.wire.duckdb_sql import identifier, text_literal
+from skiway.airport.wire.duckdb_sql import TYPES_WITHOUT_PARAMETERS, identifier, text_literal
 
 
 def _signed(bits: int) -> tuple[int, int]:
@@ -41,28 +41,6 @@ INTEGER_RANGES: Final = {
     "UINTEGER": _unsigned(32),
     "UBIGINT": _unsigned(64),
     "UHUGEINT": _unsigned(128),
-}
-
-# Types without parameters. Other names are never written to SQL.
-_PLAIN: Final = INTEGER_RANGES.keys() | {
-    "BIGNUM",
-    "BIT",
-    "BLOB",
-    "BOOLEAN",
-    "DATE",
-    "DOUBLE",
-    "FLOAT",
-    "INTERVAL",
-    "TIME",
-    "TIME WITH TIME ZONE",
-    "TIMESTAMP",
-    "TIMESTAMP WITH TIME ZONE",
-    "TIMESTAMP_MS",
-    "TIMESTAMP_NS",
-    "TIMESTAMP_S",
-    "TIME_NS",
-    "UUID",
-    "VARCHAR",
 }
 
 
@@ -119,7 +97,7 @@ BOOLEAN: Final = plain("BOOLEAN")
 def _sql(of: LogicalType) -> str | None:
     if of.alias:
         return None
-    if of.id in _PLAIN:
+    if of.id in TYPES_WITHOUT_PARAMETERS:  # other names are never written to SQL
         return of.id
     if of.id == "DECIMAL":
         return f"DECIMAL({of.width:d},{of.scale:d})"

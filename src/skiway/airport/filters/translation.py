@@ -51,12 +51,12 @@ _LAST_DAY: Final = (date.max - _EPOCH).days
 
 
 def date_text(days: int) -> str | None:
-    """The date so many days after 1970-01-01; None outside of the years 1 to 9999."""
+    """The date `days` after 1970-01-01; None outside of the years 1 to 9999."""
     return str(_EPOCH + timedelta(days=days)) if _FIRST_DAY <= days <= _LAST_DAY else None
 
 
 def timestamp_text(micros: int) -> str | None:
-    """The date and time so many microseconds after 1970-01-01; None outside of the years 1 to 9999."""
+    """The date and time `micros` microseconds after 1970-01-01; None outside of the years 1 to 9999."""
     days, rest = divmod(micros, 86400 * MICROS_PER_SECOND)
     if not _FIRST_DAY <= days <= _LAST_DAY:
         return None

@@ -45,7 +45,7 @@ from skiway.airport.memory.transactions import (
     change_numbers,
 )
 from skiway.airport.tables import Operation, ScanOptions, Statement, TimePoint, Writable, Write, project_schema
-from skiway.airport.wire.duckdb_sql import identifier
+from skiway.airport.wire.duckdb_sql import identifier, storage_type
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, SchemaNotEmpty
 
 _STATEMENTS: Final[dict[Operation, Callable[..., Statement]]] = {
@@ -174,7 +174,8 @@ def _compute_statistics(table: TableState, field: pa.Field, sandbox: Sandbox) ->
     if not len(table.rows):  # as in each new table
         return ColumnStatistics(has_null=False, has_not_null=False, distinct_count=0)
     name = identifier(field.name)
-    is_text = _is_text(field.type)
+    storage = storage_type(field.type)
+    is_text = pa.types.is_string(storage) or pa.types.is_large_string(storage)
     expressions = {
         "low": f"min({name})" if _has_order(field.type) else "NULL",
         "high": f"max({name})" if _has_order(field.type) else "NULL",
@@ -198,11 +199,6 @@ def _compute_statistics(table: TableState, field: pa.Field, sandbox: Sandbox) ->
     )
 
 
-def _is_text(data_type: pa.DataType) -> bool:
-    storage = data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
-    return bool(pa.types.is_string(storage) or pa.types.is_large_string(storage))
-
-
 def _has_order(data_type: pa.DataType) -> bool:
     """Whether DuckDB's optimizer uses bounds of this type."""
     return not (pa.types.is_nested(data_type) or pa.types.is_null(data_type) or pa.types.is_dictionary(data_type))
@@ -220,10 +216,6 @@ def _sendable(bound: pa.ChunkedArray, field: pa.Field) -> pa.Scalar | None:
     return value if round_trip.equals(value) else None
 
 
-def _now() -> dt.datetime:
-    return dt.datetime.now(dt.UTC)
-
-
 class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transactional):
     """Schemas and tables in memory, safe to use from many threads.
 
@@ -239,7 +231,7 @@ class MemoryCatalog(Catalog, Versioned, SharedListing, DynamicCatalog, Transacti
         schemas: Iterable[str] = (),
         history: int = 1000,
         transaction_ttl: dt.timedelta = dt.timedelta(minutes=10),
-        clock: Clock = _now,
+        clock: Clock = lambda: dt.datetime.now(dt.UTC),
         ids: Callable[[], str] | None = None,
         memory_limit: str = "1GB",
         timeout_s: float = 60.0,

@@ -85,7 +85,7 @@ class Rows:
         return table if columns is None else table.select(list(columns))
 
     def append(self, batches: Sequence[pa.RecordBatch], stamp: int) -> Rows:
-        """Append rows. Small chunks are merged, so many small appends stay cheap."""
+        """Append rows. Small chunks are merged, so that many small appends stay cheap."""
         chunks = list(self.chunks)
         for batch in batches:
             for start in range(0, batch.num_rows, CHUNK_ROWS):

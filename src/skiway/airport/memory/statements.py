@@ -39,9 +39,6 @@ class _RowStatement(Statement):
     def abort(self) -> None:
         """Do nothing: changes are only made by `commit`."""
 
-    def _apply(self) -> None:
-        self._session.apply(self._change)
-
     def _change(self, snapshot: Snapshot) -> Snapshot:
         name = self._definition.name
         table = snapshot.table(self._schema, name)
@@ -83,7 +80,7 @@ class InsertRows(_RowStatement):
         """Append the rows to the newest version of the table."""
         count: int = sum(batch.num_rows for batch in self._batches)
         if count:
-            self._apply()
+            self._session.apply(self._change)
         return count
 
     def _edit(self, table: TableState) -> Rows:
@@ -116,7 +113,7 @@ class _ByRowId(_RowStatement):
         """Change the rows in the newest version of the table. Each row counts once."""
         if not any(map(len, self._ids)):
             return 0
-        self._apply()
+        self._session.apply(self._change)
         return int(pc.count_distinct(pa.concat_arrays(self._ids)).as_py())
 
     def _find(self, rows: pa.RecordBatch) -> Found:
@@ -197,7 +194,10 @@ class DeleteRows(_ByRowId):
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Collect the ids of rows to delete."""
         location = self._find(rows)
-        return _visible(self._definition, self._initial.rows.take(location)) if self._returning else None
+        if not self._returning:
+            return None
+        deleted = self._initial.rows.take(location)
+        return pa.RecordBatch.from_arrays(deleted.columns[:-1], schema=self._definition.visible)
 
     def _edit(self, table: TableState) -> Rows:
         ids, stamps, _ = self._last_of_each()
@@ -230,7 +230,3 @@ def _row_ids(column: pa.Array) -> pa.Int64Array:
         return column.cast(pa.int64())
     except pa.ArrowInvalid as error:
         raise NotFound(f"a row id is out of range: {error}") from error
-
-
-def _visible(definition: TableDefinition, batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(batch.columns[:-1], schema=definition.visible)

@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
@@ -217,20 +217,6 @@ def _at_time(history: tuple[Snapshot, ...], moment: dt.datetime) -> Snapshot | N
 _SWEEP_SIZE: Final = 8  # how many transactions each call checks for expiry
 
 
-class Session(Protocol):
-    """The view of the catalog that a request reads and writes."""
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The visible version of the catalog."""
-
-    def apply(self, change: Change) -> None:
-        """Apply a change."""
-
-    def stay_alive(self) -> None:
-        """Reset the idle timeout during a long statement."""
-
-
 class AutoCommit:
     """A session in which every change is committed at once."""
 
@@ -332,6 +318,10 @@ class Transaction:
         self.status = status
         self._base = self._working = None
         self._changes = []
+
+
+Session = AutoCommit | Transaction
+"""The view of the catalog that a request reads and writes."""
 
 
 class MemoryTransactions(TransactionManager):

@@ -25,10 +25,11 @@ from skiway.airport.catalog import (
     HasStatistics,
     OnConflict,
     TransactionManager,
+    Versioned,
 )
 from skiway.airport.functions import TableInOutFunction, read_arguments
 from skiway.airport.request import Request
-from skiway.airport.server.discovery import listed_table, schema_contents, statistics_response, table_info, version_of
+from skiway.airport.server.discovery import UNVERSIONED, listed_table, schema_contents, statistics_response, table_info
 from skiway.airport.server.exchange import in_out_key
 from skiway.airport.server.host import Host, OpenedTable, find_table, open_schema, open_table, open_table_function
 from skiway.airport.server.json_contract import delete_by_ids
@@ -98,7 +99,7 @@ def _list_schemas(host: Host, request: Request, args: CatalogRequest) -> bytes:
 def _catalog_version(host: Host, request: Request, args: CatalogRequest) -> bytes:
     """Return the catalog version, which tells DuckDB whether its plans are stale."""
     _, catalog = host.open_catalog(request, args.catalog_name)
-    version = version_of(catalog)
+    version = catalog.version() if isinstance(catalog, Versioned) else UNVERSIONED
     return encode(VersionInfo(version.version, version.fixed))
 
 

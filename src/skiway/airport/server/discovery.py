@@ -210,9 +210,8 @@ def _scalar_array(value: pa.Scalar, target: pa.DataType) -> pa.Array:
     return pa.ExtensionArray.from_storage(target, column) if isinstance(target, pa.BaseExtensionType) else column
 
 
-def version_of(catalog: Catalog) -> CatalogVersion:
-    """The version of the catalog; a constant if the catalog has no versions."""
-    return catalog.version() if isinstance(catalog, Versioned) else CatalogVersion(1, fixed=False)
+UNVERSIONED: Final = CatalogVersion(1)
+"""The version of a catalog that has none."""
 
 
 def list_schemas(catalog: Catalog, name: str, known: Mapping[str, Contents] | None = None) -> bytes:
@@ -220,7 +219,7 @@ def list_schemas(catalog: Catalog, name: str, known: Mapping[str, Contents] | No
 
     It leaves out the objects of lazy schemas, except of those that are `known`.
     """
-    version = version_of(catalog)
+    version = catalog.version() if isinstance(catalog, Versioned) else UNVERSIONED
     entries: list[SchemaEntry] = []
     for schema in catalog.schemas():
         if ascii_lower(schema.name) == UNREACHABLE_SCHEMA:

@@ -21,7 +21,7 @@ from skiway.airport.catalog import Catalog, Table
 from skiway.airport.functions import ScalarFunction, TableInOutFunction, read_arguments
 from skiway.airport.request import Request, ServedCall, call_of, current_request
 from skiway.airport.server.host import Host, OpenedTable, open_scalar_function, open_table, open_table_function
-from skiway.airport.server.scans import NullColumns, SchemaAdapter, cast_column
+from skiway.airport.server.scans import BatchAdapter, cast_column
 from skiway.airport.server.tickets import ObjectPath, as_plain, fingerprint, function_changed, parse_descriptor
 from skiway.airport.tables import (
     ArrowData,
@@ -111,10 +111,10 @@ def _dml(
         raise PreconditionFailed(f"table '{opened.path}' is a table reference and cannot be written")
     schema = reader.schema
     statement = run_statement(table, opened.schema, operation, schema, iter(reader), returning=returning)
-    returned_schema = schema if operation == "update" else _visible(opened.schema)
+    returned_schema = schema if operation == "update" else visible_schema(opened.schema)
     writer = FrameWriter(returned_schema)
     yield writer.begin()
-    adapt = _OutputAdapter(returned_schema, f"RETURNING of table '{opened.path}'")
+    adapt = BatchAdapter(returned_schema, what=f"RETURNING of table '{opened.path}'")
     with contextlib.closing(statement):
         while True:
             try:
@@ -125,27 +125,9 @@ def _dml(
             yield from writer.batch(adapt(returned))
 
 
-def _visible(schema: pa.Schema) -> pa.Schema:
+def visible_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema without the row id."""
     return pa.schema([schema.field(name) for name in visible_columns(schema)])
-
-
-class _OutputAdapter:
-    """Converts returned batches to the announced schema, of which no column may be missing."""
-
-    def __init__(self, schema: pa.Schema, what: str) -> None:
-        self._schema = schema
-        self._what = what
-        self._nulls = NullColumns()
-        self._layout: pa.Schema | None = None
-        self._adapter: SchemaAdapter | None = None
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if batch.num_columns == 0 and batch.num_rows == 0:
-            return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self._schema], schema=self._schema)
-        if self._adapter is None or not batch.schema.equals(self._layout):
-            self._layout = batch.schema
-            self._adapter = SchemaAdapter.plan(self._schema, batch.schema, None, what=self._what)
-        return self._adapter.apply(batch, self._nulls)
 
 
 # -- statements -------------------------------------------------------------------------------------------------------
@@ -399,14 +381,13 @@ def _in_out(
     writer = FrameWriter(as_plain(function.schema_for(arguments, rows)))
     if host.announcements.contradict(in_out_key(request, path, parameters, rows), writer.schema):
         raise function_changed(path)
-    adapt = _OutputAdapter(writer.schema, f"function {path}")
-    empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in writer.schema], schema=writer.schema)
+    adapt = BatchAdapter(writer.schema, what=f"function {path}")
     call = function.open(arguments, rows)
     try:
         yield writer.begin()
         for batch in reader:
-            yield from _chunk(writer, adapt, _output(function, "process", call.process(batch)), empty, served)
-        yield from _chunk(writer, adapt, _output(function, "finish", call.finish()), empty, served)
+            yield from _chunk(writer, adapt, _output(function, "process", call.process(batch)), served)
+        yield from _chunk(writer, adapt, _output(function, "finish", call.finish()), served)
     finally:
         call.close()
 
@@ -425,13 +406,11 @@ def _output(function: TableInOutFunction, method: str, result: Any) -> Any:
     return result
 
 
-def _chunk(
-    writer: FrameWriter, adapt: _OutputAdapter, batches: Any, empty: pa.RecordBatch, served: ServedCall
-) -> Frames:
+def _chunk(writer: FrameWriter, adapt: BatchAdapter, batches: Any, served: ServedCall) -> Frames:
     """The output for one input batch. An empty batch marks its end: after rows, the client would wait for more."""
     for batch in (batches,) if isinstance(batches, pa.RecordBatch) else batches:
         output = adapt(batch)
         served.rows_out += output.num_rows
         for start in range(0, output.num_rows, VECTOR_SIZE):
             yield from writer.batch(output.slice(start, VECTOR_SIZE), app_metadata=CONTINUES)
-    yield from writer.batch(empty, app_metadata=FINISHED)
+    yield from writer.batch(adapt.empty, app_metadata=FINISHED)

@@ -6,19 +6,14 @@ An object that does not exist raises an error that names it. Handlers are functi
 DuckDB requests the statistics of a scan column by column, and twice for each column: a query over 1,500 columns makes 3,000
 calls. All calls of a scan have the same id. If the server knows that nothing has changed since the first of them, the
 others use the table that the first one found, and the same response.
-
-A server can serve other protocols over the same Flight service, such as Flight SQL. The first protocol that recognizes a command, a
-ticket or an action gets the call; all others are calls of Airport. Authentication, observers, limits and errors are the same
-for all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
@@ -56,7 +51,6 @@ from skiway.airport.server.tickets import (
 from skiway.airport.table_refs import DynamicSchemaTableRef, SchemaRequest, TableRef
 from skiway.airport.tables import TimePoint, instead_of
 from skiway.airport.wire import protocol
-from skiway.airport.wire.frames import BatchReader
 from skiway.airport.wire.sizes import MAX_DECODED_BYTES
 from skiway.errors import (
     AlreadyExists,
@@ -68,7 +62,6 @@ from skiway.errors import (
     Unsupported,
 )
 from skiway.model import flight_pb2 as flight
-from skiway.model.flight_pb2 import FlightDescriptor, FlightInfo
 
 CatalogResolver = Callable[[str], Catalog | None]
 F = TypeVar("F", bound=AnyFunction)
@@ -477,32 +470,3 @@ class Host:
             raise
         if self.auto_commit and not client_commits:
             manager.commit(request.transaction_id)
-
-
-class FlightProtocol(ABC):
-    """A protocol: which calls belong to it, and how it answers them."""
-
-    actions: Mapping[str, str] = {}
-    """Its actions, and a description of each."""
-
-    @abstractmethod
-    def owns(self, message: bytes) -> bool:
-        """Whether the command of a descriptor, or a ticket, belongs to this protocol."""
-
-    @abstractmethod
-    def info(self, host: Host, request: Request, descriptor: FlightDescriptor) -> FlightInfo:
-        """The answer to GetFlightInfo. GetSchema returns its schema."""
-
-    @abstractmethod
-    def stream(self, host: Host, request: Request, ticket: bytes) -> Iterator[bytes]:
-        """The frames of DoGet."""
-
-    @abstractmethod
-    def act(self, host: Host, request: Request, action: str, body: bytes) -> Iterator[bytes]:
-        """The bodies of the results of an action."""
-
-    @abstractmethod
-    def put(
-        self, host: Host, request: Request, descriptor: FlightDescriptor, rows: BatchReader
-    ) -> Generator[bytes, None, bytes | None]:
-        """The PutResults of a DoPut. The one that it returns is sent after the call has been observed."""

@@ -19,9 +19,9 @@ from msgspec import structs
 
 from skiway.airport.catalog import Catalog, Table
 from skiway.airport.request import Request, call_of
-from skiway.airport.server.exchange import run_statement, visible_columns
+from skiway.airport.server.exchange import run_statement, visible_columns, visible_schema
 from skiway.airport.server.host import Host
-from skiway.airport.server.scans import NullColumns, SchemaAdapter
+from skiway.airport.server.scans import BatchAdapter
 from skiway.airport.tables import (
     find_rowid_column,
 )
@@ -205,9 +205,6 @@ def _run_on(table: Table, known: pa.Schema, command: Command, batches: Iterable[
 
 
 def _encoded(batches: list[pa.RecordBatch], known: pa.Schema) -> str:
-    schema = pa.schema([known.field(name) for name in visible_columns(known)])
-    nulls = NullColumns()
-    converted = [
-        SchemaAdapter.plan(schema, batch.schema, None, what="RETURNING").apply(batch, nulls) for batch in batches
-    ]
+    schema = visible_schema(known)
+    converted = map(BatchAdapter(schema, what="RETURNING"), batches)
     return base64.b64encode(arrow_stream(schema, converted)).decode()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -157,6 +158,37 @@ class NullColumns:
         return self._measured[2]
 
 
+class BatchAdapter:
+    """Converts the batches of a stream, which `what` returned, to the bound schema, if only `columns` were requested."""
+
+    def __init__(
+        self, schema: pa.Schema, columns: Iterable[str] | None = None, *, what: str, pool: pa.MemoryPool | None = None
+    ) -> None:
+        self._schema, self._what = schema, what
+        self._columns = None if columns is None else frozenset(columns)
+        self._nulls = NullColumns(pool)
+        self._source: pa.Schema | None = None
+        self._adapter: SchemaAdapter | None = None
+
+    @cached_property
+    def empty(self) -> pa.RecordBatch:
+        """A batch without rows."""
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self._schema], schema=self._schema)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert a batch; one without columns and rows stands for no rows."""
+        if batch.num_columns == 0 and batch.num_rows == 0:
+            return self.empty
+        if self._adapter is None or not batch.schema.equals(self._source):
+            self._source = batch.schema
+            self._adapter = SchemaAdapter.plan(self._schema, batch.schema, self._columns, what=self._what)
+        return self._adapter.apply(batch, self._nulls)
+
+    def null_columns(self, batch: pa.RecordBatch) -> tuple[int, ...]:
+        """The NULL columns to compress in the batch that was converted last."""
+        return () if self._adapter is None else self._adapter.null_columns(batch, self._nulls)
+
+
 def cast_column(column: pa.Array, field: pa.Field, what: str = "") -> pa.Array:
     """Cast `column`, which `what` returned, to the type of `field`."""
     try:
@@ -187,20 +219,14 @@ def scan_frames(
     """
     writer = FrameWriter(schema, memory_pool=pool)
     yield writer.begin()
-    requested = None if columns is None else frozenset(columns)
-    nulls = NullColumns(pool)
-    adapter: SchemaAdapter | None = None
-    source: Any = None
+    adapt = BatchAdapter(schema, columns, what=what, pool=pool)
     sent = 0
     with contextlib.closing(record_batches(data, schema, what)) as batches:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if adapter is None or not batch.schema.equals(source):
-                source = batch.schema
-                adapter = SchemaAdapter.plan(schema, source, requested, what=what)
-            converted = adapter.apply(batch, nulls)
-            null_columns = adapter.null_columns(converted, nulls)
+            converted = adapt(batch)
+            null_columns = adapt.null_columns(converted)
             for part in _parts(converted):
                 sent += part.num_rows
                 if call is not None:

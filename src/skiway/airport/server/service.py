@@ -7,13 +7,18 @@ Scans and exchanges hold a thread while their stream is open, and an UPDATE hold
 three kinds of calls have separate thread pools, and an exchange beyond the limit is rejected instead of queued: clients
 cannot deadlock each other. Handshakes have threads of their own, too, and never compete with other calls.
 `skiway.airport.server.call_handlers` has what all calls have in common.
+
+A server can serve other protocols over the same Flight service, such as Flight SQL. The first protocol that recognizes a command, a
+ticket or an action gets the call; all others are calls of Airport. Authentication, observers, limits and errors are the same
+for all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, cast
@@ -32,7 +37,6 @@ from skiway.airport.server.exchange import do_exchange
 from skiway.airport.server.host import (
     CatalogResolver,
     Catalogs,
-    FlightProtocol,
     HasState,
     Host,
     ScannedTables,
@@ -56,6 +60,35 @@ LaneOf = Callable[[Mapping[str, "str | bytes"]], str]
 
 
 _REFUSERS: Final = 4  # threads that reject calls beyond the limit
+
+
+class FlightProtocol(ABC):
+    """A protocol: which calls belong to it, and how it answers them."""
+
+    actions: Mapping[str, str] = {}
+    """Its actions, and a description of each."""
+
+    @abstractmethod
+    def owns(self, message: bytes) -> bool:
+        """Whether the command of a descriptor, or a ticket, belongs to this protocol."""
+
+    @abstractmethod
+    def info(self, host: Host, request: Request, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        """The answer to GetFlightInfo. GetSchema returns its schema."""
+
+    @abstractmethod
+    def stream(self, host: Host, request: Request, ticket: bytes) -> Iterator[bytes]:
+        """The frames of DoGet."""
+
+    @abstractmethod
+    def act(self, host: Host, request: Request, action: str, body: bytes) -> Iterator[bytes]:
+        """The bodies of the results of an action."""
+
+    @abstractmethod
+    def put(
+        self, host: Host, request: Request, descriptor: flight.FlightDescriptor, rows: BatchReader
+    ) -> Generator[bytes, None, bytes | None]:
+        """The PutResults of a DoPut. The one that it returns is sent after the call has been observed."""
 
 
 class AirportService:

@@ -48,6 +48,9 @@ _OPAQUE: Final = {
     "bignum": "BIGNUM",
 }
 
+_UNNAMED: Final = {"TIMESTAMP WITH TIME ZONE", "UUID"}  # which depend on more than the name of an Arrow type
+TYPES_WITHOUT_PARAMETERS: Final = _UNNAMED | {*_PLAIN.values(), *_TIMESTAMPS.values(), *_OPAQUE.values()} - {"NULL"}
+
 
 def extension_of(field: pa.Field) -> tuple[str, str]:
     """The name and metadata of the extension type of a field, even if pyarrow does not know the type; ("", "") for none."""

@@ -168,6 +168,17 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
+VALUE_ERRORS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""What Arrow raises for a Python value that it cannot convert to a type."""
+
+
+def single_value(value: Any, data_type: pa.DataType | None) -> pa.Array:
+    """An array of one value; one of `VALUE_ERRORS` if it is not of this type."""
+    if isinstance(value, pa.Scalar):
+        return pa.repeat(value, 1)  # Python does not have all dates
+    return pa.nulls(1, data_type) if value is None else pa.array([value], data_type)
+
+
 def in_vectors(batches: Iterable[pa.RecordBatch]) -> Batches:
     """Split batches to the size of DuckDB's vectors."""
     for batch in batches:

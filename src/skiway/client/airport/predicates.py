@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
+from skiway.airport.wire.duckdb_sql import TYPES_WITHOUT_PARAMETERS, duckdb_type, storage_type
 from skiway.errors import InvalidArgument, Unsupported
 
 
@@ -218,15 +218,10 @@ def _value(column: str, value: object) -> object:
 
 _WIDE: Final = decimal.Context(prec=77)  # the default context would round a DECIMAL of 38 digits
 
-# Scalar types that Arrow and DuckDB order alike. For other types (lists, structs, intervals, DuckDB's own) only IS NULL
-# is supported.
-_COMPARABLE: Final = frozenset(
-    {
-        *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
-        *("FLOAT", "DOUBLE", "VARCHAR", "JSON", "BLOB", "UUID", "DATE", "TIME", "TIME_NS"),
-        *("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"),
-    }
-)
+# Types that Arrow and DuckDB order alike. For other types (lists, structs, intervals, DuckDB's own) only IS NULL is supported.
+_COMPARABLE: Final = (TYPES_WITHOUT_PARAMETERS | {"JSON"}) - {
+    *("BIGNUM", "BIT", "HUGEINT", "INTERVAL", "TIME WITH TIME ZONE", "UHUGEINT")
+}
 
 
 def literal(field: pa.Field, value: Any) -> pa.Scalar:

@@ -24,7 +24,7 @@ from skiway.client.airport.calls import (
     TransactionContext,
     read_schema,
 )
-from skiway.client.airport.exchange import Batches, Exchange, in_vectors, to_batches
+from skiway.client.airport.exchange import VALUE_ERRORS, Batches, Exchange, in_vectors, single_value, to_batches
 from skiway.client.airport.filters import Selection, Where, select
 from skiway.client.airport.results import (
     ColumnStatistics,
@@ -428,12 +428,11 @@ def _argument_row(function: Function, positional: Sequence[Any], named: Mapping[
 
 
 def _array(function: Function, parameter: pa.Field, value: Any) -> pa.Array:
-    if isinstance(value, pa.Scalar):
-        return pa.repeat(value, 1)  # Python does not have all dates
-    data_type = _literal_type(value) if _has_mark(parameter, b"is_any_type") else parameter.type
+    is_untyped = _has_mark(parameter, b"is_any_type") and not isinstance(value, pa.Scalar)
+    data_type = _literal_type(value) if is_untyped else parameter.type
     try:
-        return pa.nulls(1, data_type) if value is None else pa.array([value], data_type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        return single_value(value, data_type)
+    except VALUE_ERRORS as error:
         raise InvalidArgument(
             f"{function}: {value!r} ({type(value).__name__}) does not fit parameter {parameter.name} {parameter.type}"
         ) from error

@@ -306,7 +306,7 @@ def describe_descriptor(descriptor: FlightDescriptor) -> str:
 
 T = TypeVar("T", bound="OpenTransaction")
 RELEASES: Final = 3
-"""How often a client sends the end of a transaction that has nothing to commit, if it is cancelled meanwhile."""
+"""How often a client sends the end of a transaction that has nothing to commit, if `cancel()` interrupts it."""
 
 
 @dataclass(frozen=True, slots=True)

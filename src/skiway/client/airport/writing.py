@@ -17,7 +17,16 @@ import pyarrow as pa
 from skiway.client.airport import scans
 from skiway.client.airport.calls import ROWID, Table, TableName, TransactionContext
 from skiway.client.airport.ddl import OnConflict, create_table_for_rows
-from skiway.client.airport.exchange import Batches, Exchange, OutgoingColumns, Written, in_vectors, to_batches
+from skiway.client.airport.exchange import (
+    VALUE_ERRORS,
+    Batches,
+    Exchange,
+    OutgoingColumns,
+    Written,
+    in_vectors,
+    single_value,
+    to_batches,
+)
 from skiway.client.airport.filters import Selection, Where
 from skiway.client.airport.results import Rows
 from skiway.client.airport.scans import BoundScan
@@ -202,7 +211,13 @@ class Assignments:
     def _compute(self, field: pa.Field, value: Any, inputs: Mapping[str, pa.Array], rows: int) -> pa.Array:
         table = self.outgoing.table
         if not callable(value):
-            return self.outgoing.cast(_single_value(table, field, value).take(pa.repeat(0, rows)), field)
+            try:
+                constant = single_value(value, field.type)
+            except VALUE_ERRORS as error:
+                raise InvalidArgument(
+                    f"{value!r} ({type(value).__name__}) does not fit column {field.name!r} of {table}, which is {field.type}"
+                ) from error
+            return self.outgoing.cast(constant.take(pa.repeat(0, rows)), field)
         computed = value(*(inputs[_column(table, name)] for name in _parameters(value)))
         if isinstance(computed, pa.ChunkedArray):
             computed = computed.combine_chunks()
@@ -224,17 +239,6 @@ def _column(table: Table, name: str) -> str:
         return ROWID
     spelled: str = table.schema.field(position).name
     return spelled
-
-
-def _single_value(table: Table, field: pa.Field, value: Any) -> pa.Array:
-    if isinstance(value, pa.Scalar):
-        return pa.repeat(value, 1)  # Python does not have all dates
-    try:
-        return pa.nulls(1, field.type) if value is None else pa.array([value], field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(
-            f"{value!r} ({type(value).__name__}) does not fit column {field.name!r} of {table}, which is {field.type}"
-        ) from error
 
 
 # -- row ids -----------------------------------------------------------------------------------------------------------
@@ -296,7 +300,7 @@ def _id_array(row_ids: Any) -> pa.Array:
         raise InvalidArgument(f"row ids must be an array or a list of integers, not {type(row_ids).__name__}")
     try:
         return pa.array(row_ids, pa.int64())
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    except VALUE_ERRORS as error:
         raise InvalidArgument(f"row ids must be 64-bit integers: {error}") from error
 
 

@@ -21,7 +21,7 @@ from skiway.model import v1
 from skiway.security import MASK, SecretsStore
 from skiway.security.redaction import is_secret_name, is_secret_value, secret_in_uri, without_secrets
 from skiway.security.source_access import SourceAccess
-from skiway.telemetry.job_logs import conceal
+from skiway.telemetry.logs import conceal
 
 NO_SCHEME = "none"
 SCHEMES = (NO_SCHEME, "oauth2", "aws-sigv4")

@@ -28,7 +28,7 @@ from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import require_managed
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, Put, Stores
-from skiway.telemetry.job_logs import MAX_BYTES, CollectedLog, RecentLines
+from skiway.telemetry.logs import MAX_BYTES, CollectedLog, RecentLines
 
 BOTH_PASSES = (v1.CAP_METADATA_ONLY_CORE, v1.CAP_STATS_ONLY_ASYNC)
 
