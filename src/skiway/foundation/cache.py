@@ -79,7 +79,8 @@ class Cache(Generic[K, V]):
         cache, and all of them return its value. An exception of `load` is raised and not cached.
         """
         with self._lock:
-            self._remove_old(key)
+            if self._lasting_s is not None and self._clock() - self._stored_at.get(key, 0.0) >= self._lasting_s:
+                self._entries.pop(key, None)
             entry: V = self._entries.get(key, _MISSING)
             if entry is not _MISSING:
                 self._hits += 1
@@ -104,10 +105,6 @@ class Cache(Generic[K, V]):
                 if self._max_entries is not None and len(self._entries) > self._max_entries:
                     self._entries.popitem()
         return value
-
-    def _remove_old(self, key: K) -> None:
-        if self._lasting_s is not None and self._clock() - self._stored_at.get(key, 0.0) >= self._lasting_s:
-            self._entries.pop(key, None)
 
     def _remove_idle(self) -> None:
         now = self._clock()

@@ -131,12 +131,12 @@ class TransactionLeases:
 
     def _use(self, transaction_id: str) -> _Use:
         with self._lock:
-            found: _Use | None = self._uses.get(transaction_id)
-        if found is None:  # another server has begun it, and may have stored a lease
-            found = _Use(is_stored=check_transaction(self._realm(), transaction_id))
+            use: _Use | None = self._uses.get(transaction_id)
+        if use is None:  # another server has begun it, and may have stored a lease
+            use = _Use(is_stored=check_transaction(self._realm(), transaction_id))
             with self._lock:
-                found = self._uses.setdefault(transaction_id, found)
-        return found
+                use = self._uses.setdefault(transaction_id, use)
+        return use
 
     def _store(self, transaction_id: str, use: _Use, *, began: datetime, until: datetime) -> None:
         use_in_transaction(

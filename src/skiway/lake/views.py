@@ -228,8 +228,8 @@ class DefinerView(_StoredView):
     def statistics_of(self, column: str, duckdb_type: str) -> ColumnStatistics:
         """The statistics of a simple view, as far as its definer may know them."""
         self._context.callers.require("view.read", self.record)
-        (found,) = self._as_definer(lambda: iter([self._view.statistics_of(column, duckdb_type)]))
-        return found
+        (statistics,) = self._as_definer(lambda: iter([self._view.statistics_of(column, duckdb_type)]))
+        return statistics
 
     def _as_definer(self, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
         path = _reading.get()

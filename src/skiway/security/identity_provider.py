@@ -241,16 +241,16 @@ class DeviceLogin:
         while clock() < ends_at:
             sleep(code.interval_s)
             try:
-                found = self._poll(code)
+                answer = self._poll(code)
                 failures = 0
             except Unavailable:  # a lost request must not end the login
                 failures += 1
                 if failures >= MAX_FAILURES:
                     raise
-                found = "slow_down"
-            if isinstance(found, IssuedTokens):
-                return found
-            if found == "slow_down":
+                answer = "slow_down"
+            if isinstance(answer, IssuedTokens):
+                return answer
+            if answer == "slow_down":
                 code = replace(code, interval_s=min(code.interval_s + SLOWER_BY_S, MAX_INTERVAL_S))
                 slower(code.interval_s)
         raise _expired(code)

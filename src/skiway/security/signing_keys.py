@@ -82,9 +82,9 @@ class StaticKey:
 
     def find(self, kid: str, algorithm: str) -> SigningKey:  # noqa: ARG002  (there is only one key)
         """The key, whatever id the token has."""
-        found = _select([self._key], "", algorithm)
-        assert found is not None
-        return found
+        key = _select([self._key], "", algorithm)
+        assert key is not None
+        return key
 
 
 class PublishedKeys:
@@ -117,13 +117,13 @@ class PublishedKeys:
     def find(self, kid: str, algorithm: str) -> SigningKey:
         """The key with this id."""
         keys = self._cached()
-        found = _select(keys, kid, algorithm)
-        if found is None:
+        key = _select(keys, kid, algorithm)
+        if key is None:
             keys = self._refreshed()
-            found = _select(keys, kid, algorithm)
-        if found is None:
+            key = _select(keys, kid, algorithm)
+        if key is None:
             raise _unknown_key(kid, keys, self._failure)
-        return found
+        return key
 
     def _cached(self) -> Sequence[SigningKey]:
         """The known keys, without waiting. Starts a fetch if they are old."""

@@ -50,14 +50,14 @@ def pushdown_filter(statement: exp.Expr, node: exp.Table, columns: pa.Schema) ->
         return None
     if len(scopes) != 1 or not _can_filter_early(scopes[0], node):
         return None
-    found = None
+    predicate = None
     for condition in _conditions(scopes[0]):
         try:
             part = _predicate(condition, scopes[0], node, columns)
         except _NotPushed:
             continue
-        found = part if found is None else found & part
-    return found
+        predicate = part if predicate is None else predicate & part
+    return predicate
 
 
 def _can_filter_early(scope: Scope, node: exp.Table) -> bool:

@@ -224,10 +224,10 @@ def snapshot_with_id(table: OpenedTable, snapshot_id: int) -> Snapshot:
 def snapshot_at(table: OpenedTable, point: TimePoint) -> Snapshot:
     """The snapshot that `AT (…)` names."""
     if point.unit == "timestamp":
-        found = snapshot_as_of(table, point.timestamp())
-        if found is None:
+        snapshot = snapshot_as_of(table, point.timestamp())
+        if snapshot is None:
             raise _none(table, f"as old as {point.value}")
-        return found
+        return snapshot
     named = table.handle.refs.get(point.value)
     if named is not None:
         return snapshot_with_id(table, named)

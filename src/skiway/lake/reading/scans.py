@@ -344,15 +344,8 @@ class RowIds:
 class ScannedTable(Table):
     """A table whose rows a function returns."""
 
-    comment = ""
-
     def __init__(self, name: str, schema: pa.Schema, scan: Callable[[ScanOptions], ArrowData]) -> None:
-        self.name, self._schema, self._scan = name, schema, scan
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns as the client knows them."""
-        return self._schema
+        self.name, self.schema, self._scan = name, schema, scan
 
     def scan(self, options: ScanOptions) -> ArrowData:
         """The rows."""

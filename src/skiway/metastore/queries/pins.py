@@ -270,11 +270,11 @@ def _pin(realm: Realm, reads: list[Read], default: v1.SnapshotRef) -> Pin:
 def _snapshot(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Snapshot]:
     match ref.WhichOneof("which"):
         case "snapshot_id":
-            found = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, ref.snapshot_id))
-            if found is None:
+            snapshot = realm.all(SNAPSHOT).find(keys.snapshot(realm.account_id, table_id, ref.snapshot_id))
+            if snapshot is None:
                 snapshot_id = str(ref.snapshot_id)
                 raise failure(NotFound, "query.snapshot.not.in.table", table_id=table_id, snapshot_id=snapshot_id)
-            return found
+            return snapshot
         case "as_of":
             try:
                 return resolve(realm, table_id, ref)
@@ -284,10 +284,10 @@ def _snapshot(realm: Realm, table_id: str, ref: v1.SnapshotRef) -> Stored[v1.Sna
         case "special" if ref.special != v1.SS_CURRENT:
             raise failure(InvalidArgument, "snapshot.special.unsupported", field="snapshot", found=str(ref.special))
         case _:
-            found = current(realm, table_id)
-            if found is None:
+            snapshot = current(realm, table_id)
+            if snapshot is None:
                 raise failure(NotFound, "query.table.no.queryable.snapshot", table_id=table_id)
-            return found
+            return snapshot
 
 
 def _require_same(pinned: v1.Snapshot, requested: v1.Snapshot) -> None:

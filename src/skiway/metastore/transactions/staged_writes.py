@@ -187,9 +187,9 @@ class TransactionState:
     def earlier(self, snapshot_id: int) -> TransactionState | None:
         """This state or an earlier one of the same transaction, by the id of its snapshot."""
         for count in range(len(self.writes), 0, -1):
-            found = TransactionState(self.transaction_id, self.base_id, self.writes[:count])
-            if found.snapshot_id == snapshot_id:
-                return found
+            state = TransactionState(self.transaction_id, self.base_id, self.writes[:count])
+            if state.snapshot_id == snapshot_id:
+                return state
         return None
 
 

@@ -300,10 +300,10 @@ class SourceAccess:
 
     def checked_addresses(self, scheme: str, host: str, port: int) -> Sequence[IpAddress]:
         """The addresses of a host, all of which are permitted."""
-        found = list(resolved(host, port))
-        for address in found:
+        addresses = list(resolved(host, port))
+        for address in addresses:
             self.check_address(scheme, host, port, address)
-        return found
+        return addresses
 
     def check_address(self, scheme: str, host: str, port: int, address: IpAddress) -> None:
         """Raise PermissionDenied unless sources may connect to `address`, which is one of `host`."""
