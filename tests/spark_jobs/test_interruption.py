@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from skiway.spark_jobs.profile.scanning import run_scan
 
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.upstreams import SECRETS, connector, parquet
@@ -24,6 +23,7 @@ from skiway.model import v1
 from skiway.spark_jobs.ingest.distribution import SparkDistribution
 from skiway.spark_jobs.interruption import interruptible, joined
 from skiway.spark_jobs.profile import scanning
+from skiway.spark_jobs.profile.scanning import run_scan
 from skiway.spark_jobs.worker import Worker, jobs_of
 from spark_jobs.lakes import SPARK
 

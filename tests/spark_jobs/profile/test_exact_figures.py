@@ -16,7 +16,6 @@ import datasketches
 import duckdb
 import pyarrow as pa
 import pytest
-from skiway.spark_jobs.profile.scanning import Scan, ScanResult, run_scan
 
 import scope
 from skiway.formats import Snapshot, TableHandle
@@ -25,6 +24,7 @@ from skiway.model import v1
 from skiway.spark_jobs.profile import job, python_scans
 from skiway.spark_jobs.profile import python_scans as python_tasks
 from skiway.spark_jobs.profile.column_statistics import EXACT, RANKS
+from skiway.spark_jobs.profile.scanning import Scan, ScanResult, run_scan
 from skiway.spark_jobs.profile.sketches import write_puffin
 from skiway.spark_jobs.profile.snapshots import Merged, merge
 from spark_jobs.lakes import SPARK, comparable, opened, quantiles, write

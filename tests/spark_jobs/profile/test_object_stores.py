@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from skiway.spark_jobs.profile.scanning import Constants, Scan, s3_options
 
 from skiway.config.source_access import AddressRule
 from skiway.formats import TableHandle, open_source
@@ -16,6 +15,7 @@ from skiway.formats.files import Files, Reach
 from skiway.security.source_access import SourceAccess, location
 from skiway.spark_jobs.profile.job import profiled
 from skiway.spark_jobs.profile.layouts import file_schemas, layout_of
+from skiway.spark_jobs.profile.scanning import Constants, Scan, s3_options
 from spark_jobs.lakes import opened, rows_of_all_types, write
 from spark_jobs.profile.test_profile import profiled_in_process
 from spark_jobs.profile.test_python_tasks import assert_alike

@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from skiway.spark_jobs.profile.python_scans import tasks_have_this_python
-from skiway.spark_jobs.profile.scanning import Scan, ScanResult, run_scan
 
 from skiway.errors import PreconditionFailed
 from skiway.formats import Content, TableSchema
 from skiway.formats.schemas import with_id
 from skiway.spark_jobs.profile import job, python_scans
 from skiway.spark_jobs.profile import python_scans as python_tasks
+from skiway.spark_jobs.profile.python_scans import tasks_have_this_python
+from skiway.spark_jobs.profile.scanning import Scan, ScanResult, run_scan
 from skiway.spark_jobs.profile.sketches import union
 from skiway.spark_jobs.summaries.files import FilePart
 from spark_jobs.lakes import SPARK, opened, rows_of_all_types, write
