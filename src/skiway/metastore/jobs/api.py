@@ -14,7 +14,6 @@ from skiway.errors import (
     Conflict,
     Contention,
     InvalidArgument,
-    NotFound,
     PreconditionFailed,
     SkiwayError,
 )
@@ -24,7 +23,7 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR, JOB, JOB_LOG, work_digest
 from skiway.metastore.records.realm import Realm, local_id, timestamp
 from skiway.metastore.records.repository import Repository, Stored, listed
-from skiway.metastore.records.updates import retrying
+from skiway.metastore.records.updates import retrying, upsert
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import require_managed
 from skiway.model import v1
@@ -236,13 +235,7 @@ def keep_log(queue: JobQueue, lease: Lease, log: CollectedLog) -> None:
             dropped_lines=lines.dropped,
             updated_at=timestamp(queue.clock()),
         )
-        try:
-            if current is None:
-                logs.create(after, also=lambda _: [unchanged])
-            else:
-                logs.update(current, after, also=lambda _: [unchanged])
-        except (AlreadyExists, NotFound, PreconditionFailed):
-            raise failure(Contention, "store.contended", what=f"job {job_id}") from None
+        upsert(logs, current, after, also=lambda _: [unchanged], what=f"job {job_id}")
 
     retrying(attempt)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
-from skiway.errors import AlreadyExists, Contention, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import NotFound, SkiwayError
 from skiway.metastore import jobs
 from skiway.metastore.platform import visit_accounts
 from skiway.metastore.quality import rules
@@ -25,7 +25,7 @@ from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import RULE, RULE_RESULTS
 from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import copied, retrying
+from skiway.metastore.records.updates import copied, retrying, upsert
 from skiway.metastore.resources import hierarchy, snapshots
 from skiway.model import v1
 from skiway.storage import Check, Pointer, Stores
@@ -67,15 +67,8 @@ def store_result(
         after.updated_at.CopyFrom(result.checked_at)
         # The rule is unchanged: its version orders the events, and a deleted rule gets no results.
         unchanged = Check(rule.pointer.key, expect=rule.pointer.version)
-        try:
-            if current is None:
-                repository.create(after, also=lambda _: [unchanged])
-            else:
-                repository.update(current, after, also=lambda _: [unchanged])
-        except (AlreadyExists, NotFound, PreconditionFailed):
-            raise failure(
-                Contention, "store.contended", what=f"the results of rule {rule.value.display_name}"
-            ) from None
+        what = f"the results of rule {rule.value.display_name}"
+        upsert(repository, current, after, also=lambda _: [unchanged], what=what)
         return result
 
     return retrying(attempt)

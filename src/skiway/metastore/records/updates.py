@@ -24,6 +24,7 @@ from tenacity import (
 from tenacity.wait import wait_base
 
 from skiway.errors import (
+    AlreadyExists,
     Busy,
     Conflict,
     Contention,
@@ -37,7 +38,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import GRANT, IDEMPOTENCY, Kind
 from skiway.metastore.records.realm import Realm, timestamp
-from skiway.metastore.records.repository import Repository, Stored, etag, meta_of
+from skiway.metastore.records.repository import Also, Repository, Stored, etag, meta_of
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, Put, Stores
 
@@ -166,6 +167,22 @@ def set_plain(stores: Stores, key: str, value: str, *, expires_at: datetime | No
     with suppress(Conflict, NotFound):
         expect = ABSENT if pointer is None else pointer.version
         stores.pointers.compare_and_set(key, value, expect=expect, expires_at=expires_at)
+
+
+def upsert(
+    repository: Repository[M], current: Stored[M] | None, value: M, *, also: Also[M] = lambda _: (), what: str = ""
+) -> Stored[M]:
+    """Store a value that was derived from `current`, which is None if there was none.
+
+    Raise `Contention`, which names `what` has changed, if others were faster, so that the caller derives the value again.
+    """
+    try:
+        if current is None:
+            return repository.create(value, also=also)
+        return repository.update(current, value, also=also)
+    except (AlreadyExists, NotFound, PreconditionFailed):
+        what = what or f"the {repository.kind.noun} of {repository.kind.title(value)}"
+        raise failure(Contention, "store.contended", what=what) from None
 
 
 def delete_plain(stores: Stores, key: str) -> None:
