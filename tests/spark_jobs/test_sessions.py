@@ -40,7 +40,7 @@ from skiway.spark_jobs.pipeline_queries import SparkQueries
 from skiway.spark_jobs.profile import job
 from skiway.spark_jobs.profile.job import profile
 from skiway.spark_jobs.profile.layouts import file_schemas
-from skiway.spark_jobs.profile.python_scans import scan_files
+from skiway.spark_jobs.profile.scans import scan_in_tasks
 from skiway.spark_jobs.session import PINNED, SparkPlace, separate_session
 from skiway.spark_jobs.worker import SparkProfile, Worker, jobs_of
 from skiway.storage import open_stores, utc_now
@@ -97,16 +97,15 @@ def profiled(folder: Path) -> list[dict[str, Any]]:
 def test_refresh_during_a_profile_has_its_own_settings(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The profile turns ANSI mode off, and case sensitivity on."""
     write(tmp_path / "files" / "t", pa.table({"tags": [[1, 2], [], None]}))
     profiling, refreshing = threading.Event(), threading.Event()
 
     def scan_slowly(session: Any, *scan: Any) -> Any:
         profiling.set()
         assert refreshing.wait(PATIENCE_S)
-        return scan_files(session, *scan)
+        return scan_in_tasks(session, *scan)
 
-    monkeypatch.setattr(job, "scan_files", scan_slowly)
+    monkeypatch.setattr(job, "scan_in_tasks", scan_slowly)
     with pipeline(tmp_path / "lake") as lake, ThreadPoolExecutor(1) as threads:
         running = threads.submit(profiled, tmp_path / "files")
         assert profiling.wait(PATIENCE_S)
