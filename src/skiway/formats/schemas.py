@@ -8,6 +8,7 @@ field is identified by name; its id is then a digest of the path of names.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -21,6 +22,7 @@ from skiway.formats.extension_types import EXTENSION, coordinate_system, geometr
 
 Path: TypeAlias = tuple[str, ...]
 
+_LIST_ITEM: Final = re.compile(r'(?:"(?:[^"]|"")*"|\([^()]*\)|\[[^\]]*\]|[^,])+')
 _ID: Final = b"PARQUET:field_id"
 _DOC: Final = b"doc"
 _PRESERVED: Final = (_DOC, *EXTENSION)
@@ -84,10 +86,10 @@ def _identified(field: pa.Field, path: Path, id_of: Callable[[Path], int | None]
     def part(child: pa.Field, name: str) -> pa.Field:
         return _identified(child, (*path, name), id_of)
 
-    return with_id(field.with_type(_rebuilt(field.type, part)), id_of(path))
+    return with_id(field.with_type(rebuilt(field.type, part)), id_of(path))
 
 
-def _rebuilt(of: pa.DataType, part: Callable[[pa.Field, str], pa.Field]) -> pa.DataType:
+def rebuilt(of: pa.DataType, part: Callable[[pa.Field, str], pa.Field]) -> pa.DataType:
     """Replace the fields of a nested type. The field of a list is always named `element`."""
     if pa.types.is_struct(of):
         return pa.struct([part(child, child.name) for child in of])
@@ -217,3 +219,8 @@ _NAMES: Final[dict[pa.DataType, str]] = {
     **dict.fromkeys([pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")], "time"),
     pa.uuid(): "uuid",
 }
+
+
+def list_items(text: str) -> list[str]:
+    """The items of a list with commas, which names in quotes and parentheses may contain."""
+    return [item.strip() for item in _LIST_ITEM.findall(text) if item.strip()]

@@ -81,13 +81,6 @@ def manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFile]:
         return found
 
 
-def _live_entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
-    """Read the entries of a manifest that are not deleted, without the fields that they inherit from it."""
-    with decoding(io.files, manifest.manifest_path):
-        found = _rows(io.new_input(manifest.manifest_path), _entry_reader, at_least=manifest.manifest_length or 0)
-        return [entry for entry in found if entry.status != ManifestEntryStatus.DELETED]
-
-
 def has_live_files(manifest: ManifestFile) -> bool:
     """Does the manifest list any file that is not deleted?"""
     return manifest.has_added_files() or manifest.has_existing_files()
@@ -122,7 +115,9 @@ def set_partition(delete: DataFile, of: DataFile) -> None:
 
 def entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
     """Read the entries of a manifest that are not deleted, with the fields that they inherit from it."""
-    found = _live_entries(manifest, io)
+    with decoding(io.files, manifest.manifest_path):
+        rows = _rows(io.new_input(manifest.manifest_path), _entry_reader, at_least=manifest.manifest_length or 0)
+        found: list[ManifestEntry] = [entry for entry in rows if entry.status != ManifestEntryStatus.DELETED]
     next_row = first_row_id(manifest)
     for entry in found:
         entry.data_file.spec_id = manifest.partition_spec_id

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pyiceberg.schema import Schema
+from pyiceberg.table.update import AddSchemaUpdate, RemovePropertiesUpdate, SetLocationUpdate
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from skiway.errors import InvalidArgument, PreconditionFailed
@@ -37,24 +38,9 @@ class UpgradeFormatVersion(_Update):
     format_version: Annotated[int, Field(alias="format-version", ge=1, le=1)]
 
 
-class AddSchema(_Update):
-    action: Literal["add-schema"]
-    schema_: Annotated[Schema, Field(alias="schema")]
-
-
-class SetLocation(_Update):
-    action: Literal["set-location"]
-    location: str
-
-
 class SetProperties(_Update):
     action: Literal["set-properties"]
     updates: dict[str, str]
-
-
-class RemoveProperties(_Update):
-    action: Literal["remove-properties"]
-    removals: tuple[str, ...]
 
 
 class AddViewVersion(_Update):
@@ -70,10 +56,10 @@ class SetCurrentViewVersion(_Update):
 ViewUpdate = Annotated[
     AssignUuid
     | UpgradeFormatVersion
-    | AddSchema
-    | SetLocation
+    | AddSchemaUpdate
+    | SetLocationUpdate
     | SetProperties
-    | RemoveProperties
+    | RemovePropertiesUpdate
     | AddViewVersion
     | SetCurrentViewVersion,
     Field(discriminator="action"),
@@ -175,13 +161,13 @@ class _Builder:
             case AssignUuid():
                 if update.uuid != self._base.view_uuid:
                     raise _invalid(f"the view's uuid cannot change from {self._base.view_uuid} to {update.uuid}")
-            case AddSchema():
+            case AddSchemaUpdate():
                 self.add_schema(update.schema_)
-            case SetLocation():
+            case SetLocationUpdate():
                 self._location = update.location
             case SetProperties():
                 self._properties |= update.updates
-            case RemoveProperties():
+            case RemovePropertiesUpdate():
                 for name in update.removals:
                     self._properties.pop(name, None)
             case AddViewVersion():

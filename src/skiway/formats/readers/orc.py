@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport.conversion import is_list
 from skiway.errors import Unsupported
 from skiway.formats.extension_types import reinterpreted
 from skiway.formats.files import decoding
 from skiway.formats.readers.encodings import decompressed, varint
 from skiway.formats.readers.scanning import DataFile, FileRows, Scan
-from skiway.formats.schemas import with_id
+from skiway.formats.schemas import rebuilt, with_id
 
 _ID: Final = b"iceberg.id"
 _LONG: Final = b"iceberg.long-type"
@@ -69,15 +68,8 @@ def _field(field: pa.Field) -> pa.Field:
     """A field with its id, and with the type TIME if the number is one."""
     facts = field.metadata or {}
     number = facts.get(_ID)
-    of = field.type
-    if pa.types.is_struct(of):
-        of = pa.struct([_field(each) for each in of])
-    elif pa.types.is_map(of):
-        of = pa.map_(_field(of.key_field), _field(of.item_field))
-    elif is_list(of):
-        of = pa.list_(_field(of.value_field))
-    elif facts.get(_LONG) == b"TIME":
-        of = pa.time64("us")
+    is_time = facts.get(_LONG) == b"TIME"
+    of = pa.time64("us") if is_time else rebuilt(field.type, lambda child, _: _field(child))
     return with_id(field.with_type(of), None if number is None else int(number))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow as pa
 from google.protobuf.message import Message
@@ -28,8 +28,8 @@ from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import COLUMN_STATS, FILE_STATS, SNAPSHOT, TABLE_STATS
 from skiway.metastore.records.policies import NO_FILES
 from skiway.metastore.records.realm import Realm, timestamp
-from skiway.metastore.records.repository import Stored, page_size, sliced
-from skiway.metastore.records.updates import Claim, fingerprint, once, retrying, upsert
+from skiway.metastore.records.repository import Also, Repository, Stored, page_size, sliced
+from skiway.metastore.records.updates import Claim, fingerprint, once, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.snapshots import check_id, current_id, resolve
 from skiway.metastore.statistics import file_table
@@ -83,8 +83,7 @@ def put_table(realm: Realm, request: v1.PutTableStatsRequest) -> v1.PutTableStat
             return Check(now.pointer.key, expect=now.pointer.version), *claim.storing(answer)
 
         repository = realm.all(TABLE_STATS)
-        stats.updated_at.CopyFrom(realm.now())
-        stored = upsert(repository, repository.find(TABLE_STATS.key(stats)), stats, also=also)
+        stored = _upsert(realm, repository, repository.find(TABLE_STATS.key(stats)), stats, also=also)
         return v1.PutTableStatsResponse(stats=stored.value, meta=stored.meta)
 
     return once(claim, lambda: retrying(attempt))
@@ -270,6 +269,12 @@ def counted_nulls(column: v1.ColumnStats) -> int | None:
     return column.null_count if column.HasField("null_count") and not is_sampled else None
 
 
+def distinct_count(column: v1.ColumnStats) -> float | None:
+    """How many distinct values a column has, exactly or about; None if it is unknown."""
+    mode = column.ndv.WhichOneof("mode")
+    return float(column.ndv.exact) if mode == "exact" else column.ndv.approx.estimate if mode else None
+
+
 def profile_version(stats: v1.TableStats | v1.ColumnStats) -> int:
     """The version of the code that made these statistics of profiles."""
     return int(stats.properties.get(PROFILE_VERSION) or 0)
@@ -319,10 +324,10 @@ def refuse_restricted(realm: Realm, table_id: str, *, by_masks: bool) -> None:
 
 def _write_columns(realm: Realm, target: Target, items: list[v1.ColumnStats]) -> None:
     repository = realm.all(COLUMN_STATS)
-    now = realm.now()
-    wanted = v1.ColumnStatsSet(table_id=target.table_id, snapshot_id=target.snapshot_id, updated_at=now)
+    wanted = v1.ColumnStatsSet(table_id=target.table_id, snapshot_id=target.snapshot_id)
     current = repository.find(COLUMN_STATS.key(wanted))
     known = current.value if current else v1.ColumnStatsSet()
+    now = timestamp(realm.clock())
     puts = {number: put for number, put in known.puts.items() if put.expires_at.ToNanoseconds() > now.ToNanoseconds()}
     accepted, error = _select_new(realm, target, items, puts, name=lambda column: column.column_id, op="PutColumnStats")
     columns = {column.column_id: column for column in (*known.columns, *accepted.values())}
@@ -330,21 +335,21 @@ def _write_columns(realm: Realm, target: Target, items: list[v1.ColumnStats]) ->
     for number, put in puts.items():
         wanted.puts[number].CopyFrom(put)
     if accepted:
-        upsert(repository, current, wanted, also=lambda _: target.checks)
+        _upsert(realm, repository, current, wanted, also=lambda _: target.checks)
     if error is not None:
         raise error
 
 
 def _write_files(realm: Realm, target: Target, items: list[v1.FileColumnStats]) -> None:
     repository = realm.all(FILE_STATS)
-    wanted = v1.FileStatsSet(table_id=target.table_id, snapshot_id=target.snapshot_id, updated_at=realm.now())
+    wanted = v1.FileStatsSet(table_id=target.table_id, snapshot_id=target.snapshot_id)
     current = repository.find(FILE_STATS.key(wanted))
     table = file_table.opened(current.value.arrow_file if current else b"")
     puts = file_table.last_puts(table, (item.file_path for item in items), now=realm.clock())
     accepted, error = _select_new(realm, target, items, puts, name=lambda file: file.file_path, op="PutFileColumnStats")
     if accepted:
         wanted.arrow_file = file_table.written(file_table.merged(table, file_table.rows(accepted.values(), puts)))
-        upsert(repository, current, wanted, also=lambda _: target.checks)
+        _upsert(realm, repository, current, wanted, also=lambda _: target.checks)
     if error is not None:
         raise error
 
@@ -388,6 +393,15 @@ def _without_fetch_time(stats: M) -> M:
         if "upstream" in part.DESCRIPTOR.fields_by_name and part.HasField("upstream"):
             part.upstream.ClearField("fetched_at")
     return copy
+
+
+def _upsert(
+    realm: Realm, repository: Repository[M], current: Stored[M] | None, value: M, *, also: Also[M]
+) -> Stored[M]:
+    """Store a value derived from `current`. Raise `Contention` if that changed, so that the caller derives it again."""
+    stamped = updates.copied(value)
+    cast(Any, stamped).updated_at.CopyFrom(realm.now())
+    return repository.save(current, stamped, also=also)
 
 
 # --- uploads ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import Kind
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.metastore.records.repository import Repository, Stored
-from skiway.metastore.records.updates import inside, upsert
+from skiway.metastore.records.updates import inside
 from skiway.metastore.resources import hierarchy
 from skiway.model import v1
 
@@ -273,7 +273,8 @@ class ProfileRecords:
         """
         table = hierarchy.table(self.realm, self.table_id)
         also = [*self._parts.reservation(self._message(part))[1], *inside(table.pointer)]
-        upsert(self._indexes, before.stored, self._message(index), also=lambda _: also)
+        what = f"the profiles of table {self.table_id.id}"
+        self._indexes.save(before.stored, self._message(index), what=what, also=lambda _: also)
 
     def delete_parts(self, *, except_those: Callable[[], Collection[str]]) -> None:
         """Delete all parts except those that the function returns. It is called after the parts are listed."""

@@ -15,7 +15,7 @@ from skiway.metastore.records.damage import explaining_damage
 from skiway.metastore.records.kinds import SNAPSHOT, Kind
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, page_size, sliced
-from skiway.metastore.records.updates import copied, inside, retrying, upsert
+from skiway.metastore.records.updates import copied, inside, retrying
 from skiway.metastore.resources import hierarchy, tables
 from skiway.metastore.resources.snapshots import current_id
 from skiway.metastore.statistics.api import (
@@ -128,7 +128,8 @@ def _add_snapshot(realm: Realm, table_id: v1.ResourceId, entry: v1.ProfiledSnaps
     )
     while len(history.snapshots) > 1 and history.ByteSize() > MAX_BYTES:
         del history.snapshots[0]
-    upsert(repository, current, history, also=lambda _: inside(table.pointer))
+    what = f"the statistics of table {table_id.id}"
+    repository.save(current, history, what=what, also=lambda _: inside(table.pointer))
 
 
 def _same(one: v1.ProfiledSnapshot, other: v1.ProfiledSnapshot) -> bool:
