@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from contract.kinds import PIPELINES, SECRET, Kind, pipeline_files, write_pipeline
+from contract.kinds import DESCRIBED, PIPELINES, SECRET, Kind, pipeline_files, write_pipeline
 from rpc.rpc_server import METHODS, Client, RpcServer
 from skiway.cli import main
 from skiway.client import Metastore
@@ -42,7 +42,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Shown:
-    """A resource as a door shows it. The command line does not show all versions and descriptions."""
+    """A resource as a door shows it. Not all doors show the versions and descriptions of all kinds."""
 
     name: str
     description: str | None
@@ -123,13 +123,16 @@ class Rpc(Door):
         known = {message.display_name: message for page in Rpc(owner, self._lake).pages(kind, 0) for message in page}
         return {f"{kind.name}_id": known[name].resource_id if name in known else v1.ResourceId(id=name)}
 
-    def _call(self, kind: Kind, template: str, **fields: Any) -> Any:
-        method = kind.method(template)
-        operation = next(operation for operation in METHODS if operation.endswith(f"/{method}"))
-        answer = self._client(operation, getattr(v1, f"{method}Request")(**fields))
+    def _call(self, kind: Kind, template: str, /, **fields: Any) -> Any:
+        answer = self._client(operation_of(kind, template), kind.message(f"{template}Request")(**fields))
         if answer.message is None:
             raise Refused(v1.ErrorCode.Name(answer.error.code))
         return answer.message
+
+
+def operation_of(kind: Kind, template: str) -> str:
+    """The service and method with this name, in which `{}` is the kind."""
+    return next(operation for operation in METHODS if operation.endswith(f"/{kind.method(template)}"))
 
 
 def _unwrapped(kind: Kind, message: Any) -> Any:
@@ -158,7 +161,7 @@ class Python(Door):
     def get(self, kind: Kind, name: str) -> Shown:
         with _codes():
             found = self._of(kind).get(kind.full(name))
-            version = found.version if hasattr(found, "version") else found.meta.version
+            version = found.meta.version if hasattr(found, "meta") else getattr(found, "version", None)
             return Shown(found.name, kind.text(found), version)
 
     def names(self, kind: Kind) -> list[str]:
@@ -195,9 +198,7 @@ class Commands(Door):
         self._run, self._client, self._folder = run, Python(lake), folder
 
     def can(self, kind: Kind, verb: str) -> bool:
-        if verb == "update":
-            return kind.has_update_command and kind is not PIPELINES
-        return not kind.parent and kind.has_update_command
+        return kind in DESCRIBED and (verb != "update" or kind is not PIPELINES)
 
     def create(self, kind: Kind, name: str, description: str) -> None:
         if kind.command is None:

@@ -148,7 +148,19 @@ VIEWS = Kind(
     has_update_command=False,
     is_public=True,
 )
+CONNECTORS = Kind(
+    "connector",
+    "connectors",
+    fields={"kind": "parquet", "uri": "/srv/files", "catalog": "lake"},
+    spec=lambda _: {
+        "kind": v1.CK_PARQUET,
+        "uri": "/srv/files",
+        "destination": v1.ConnectorDestination(catalog_display_name="lake"),
+    },
+    command=("--kind", "parquet", "--uri", "/srv/files", "--catalog", "lake"),
+    declaration={"kind": "parquet", "uri": "/srv/files", "destination": {"catalog": "lake"}},
+)
 DESCRIBED: tuple[Kind, ...] = (WEBHOOKS, POLICIES, RULES, PIPELINES)
 """The kinds with a description in `skiway.foundation.resources`."""
 
-KINDS = (*DESCRIBED, CATALOGS, NAMESPACES, TABLES, VIEWS)
+KINDS = (*DESCRIBED, CATALOGS, NAMESPACES, TABLES, VIEWS, CONNECTORS)

@@ -227,9 +227,9 @@ class Files:
     def links(self, folder: Location) -> list[Location]:
         """List the folder on this machine, and the symbolic links in it and below."""
         found = [folder]
-        for path, folders, files in os.walk(self.reach.check(folder).path):
-            names = (Path(path, name) for name in (*folders, *files))
-            found += [Location("file", "", str(each)) for each in names if each.is_symlink()]
+        for parent, folders, files in os.walk(self.reach.check(folder).path):
+            paths = (Path(parent, name) for name in (*folders, *files))
+            found += [Location("file", "", str(path)) for path in paths if path.is_symlink()]
         return found
 
     def walk(self, folder: Location) -> list[Found]:

@@ -93,8 +93,8 @@ class _Curve:
             for name, limits in zip(self.columns, self.limits, strict=True)
         ]
         for bit in reversed(range(self.bits)):  # the highest bits of all columns first
-            for each in ranks:
-                z = (z << 1) | ((each >> bit) & 1)
+            for rank in ranks:
+                z = (z << 1) | ((rank >> bit) & 1)
         return pa.table({"z": z})
 
 

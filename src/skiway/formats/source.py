@@ -319,7 +319,12 @@ class TableHandle(ABC):
         """
         target = self.schema_at(snapshot).arrow if schema is None else schema
         names = target.names if columns is None else list(columns)
-        self._check_columns(target, names)
+        if unknown := [name for name in names if target.get_field_index(name) < 0]:
+            raise InvalidArgument(
+                f"table {str(self.name)!r} has no column {unknown[0]!r}; it has {', '.join(target.names)}",
+                key="column.unknown",
+                column=unknown[0],
+            )
         scan = Scan(
             self._files,
             target,
@@ -423,20 +428,11 @@ class TableHandle(ABC):
     def partition_specs_at(self, snapshot: Snapshot) -> tuple[PartitionSpec, ...]:
         """The specs of the files of a snapshot, by the ids in their column `spec_id`."""
         own = self.partition_spec_at(snapshot)
-        return tuple(own if each.id == own.id else each for each in self.partition_specs)
+        return tuple(own if spec.id == own.id else spec for spec in self.partition_specs)
 
     def has_mapped_columns(self, snapshot: Snapshot) -> bool:  # noqa: ARG002
         """Whether columns have other names in the files of a snapshot than in the table."""
         return False
-
-    def _check_columns(self, schema: pa.Schema, columns: Sequence[str]) -> None:
-        for column in columns:
-            if schema.get_field_index(column) < 0:
-                raise InvalidArgument(
-                    f"table {str(self.name)!r} has no column {column!r}; it has {', '.join(schema.names)}",
-                    key="column.unknown",
-                    column=column,
-                )
 
     @abstractmethod
     def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:

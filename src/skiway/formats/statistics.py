@@ -103,7 +103,7 @@ def merged_stats(stats: pa.StructArray) -> pa.StructArray:
     counted = {name: total(name) for name in _COUNTS}
     # A bound is known if every unit has it, or has no values that bounds cover.
     bounds = {name: stats.field(name) for name in ("min", "max")}
-    known = all(pc.all(pc.or_(empty, each.is_valid()), min_count=0).as_py() for each in bounds.values())
+    known = all(pc.all(pc.or_(empty, bound.is_valid()), min_count=0).as_py() for bound in bounds.values())
     low, high = (pc.min(bounds["min"]), pc.max(bounds["max"])) if known else (pa.scalar(None, bounds["min"].type),) * 2
     exact = pa.scalar(bool(known and pc.all(pc.or_(empty, stats.field("exact")), min_count=0).as_py()))
     scalars = [*counted.values(), low, high, exact]

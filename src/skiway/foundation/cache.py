@@ -80,11 +80,11 @@ class Cache(Generic[K, V]):
         """
         with self._lock:
             self._remove_old(key)
-            found: V = self._entries.get(key, _MISSING)
-            if found is not _MISSING:
+            entry: V = self._entries.get(key, _MISSING)
+            if entry is not _MISSING:
                 self._hits += 1
                 self._used.add(key)
-                return found
+                return entry
             self._misses += 1
         value = self._load(load)
         return self.put(key, value)
@@ -92,9 +92,9 @@ class Cache(Generic[K, V]):
     def put(self, key: K, value: V) -> V:
         """Store `value` unless `key` is cached already; return the cached value."""
         with self._lock:
-            found: V = self._entries.get(key, _MISSING)
-            if found is not _MISSING:
-                return found
+            entry: V = self._entries.get(key, _MISSING)
+            if entry is not _MISSING:
+                return entry
             if self._weigh(value) <= self._max_entry_weight:
                 self._remove_idle()
                 self._entries[key] = value

@@ -262,10 +262,10 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
         If `damaged`, also one with a damaged record.
         """
         realm = self._context.callers.realm()
-        found = tables.find_any_case(realm, self._catalog, self._namespace.resource_id.id, name)
-        if found is not None and found.damage and not damaged:
-            raise damaged_error("table", f"{self.name}.{name}", found.damage)
-        return found
+        table = tables.find_any_case(realm, self._catalog, self._namespace.resource_id.id, name)
+        if table is not None and table.damage and not damaged:
+            raise damaged_error("table", f"{self.name}.{name}", table.damage)
+        return table
 
     def _table(self, record: v1.Table, *, listing: bool = False, columns: Columns | None = None) -> WritableTable:
         problem = record.upstream.problem and tables.problem_of(self._context.callers.realm(), record)
@@ -374,7 +374,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         return [*schemas, self._system]
 
     def _is_large(self, realm: Realm) -> bool:
-        """Whether the account has so many tables and views that listing all of them takes too long for ATTACH.
+        """Whether listing all tables and views of the account takes too long for ATTACH.
 
         If the store cannot tell that nothing has changed, the listing of each schema would take as long as the version of
         the account, so all schemas are listed at once.
@@ -474,10 +474,10 @@ class LakeCatalogs:
     def find(self, name: str) -> LakeCatalog | None:
         """The catalog with this name, or None. Raise an error if the transaction of the call has ended."""
         self.context.transactions.check()
-        found = self.context.lookups.get(("catalog", name), lambda: self._read(name))
-        if found is not None and call_of(current_request()).operation == "list_schemas":
+        catalog = self.context.lookups.get(("catalog", name), lambda: self._read(name))
+        if catalog is not None and call_of(current_request()).operation == "list_schemas":
             self.context.failed_creations.attached()
-        return found
+        return catalog
 
     def _read(self, name: str) -> LakeCatalog | None:
         callers = self.context.callers

@@ -317,10 +317,10 @@ class StagedStatements:
     def status(self, transaction_id: str) -> TransactionStatus | None:
         """The status of a transaction; None if it has written nothing."""
         try:
-            found = staged_writes.find(self._callers.realm(), transaction_id)
+            transaction = staged_writes.find(self._callers.realm(), transaction_id)
         except NotFound:
             return None
-        return _STATUS[found.value.state]
+        return _STATUS[transaction.value.state]
 
     def commit(self, transaction_id: str, *, until: datetime) -> None:
         """Make all writes of a transaction visible at once. The end of one without writes is stored, too."""

@@ -105,7 +105,9 @@ def pruning_filter(options: ScanOptions, restriction: Restriction, masked: Mappi
     if restriction.filters or any(masked[name].mask.kind == v1.MK_EXPRESSION for name in needed & masked.keys()):
         return filters.Filter()
     return filters.Filter(
-        tuple(each for each in condition.predicates if filters.Filter((each,)).columns.isdisjoint(masked))
+        tuple(
+            predicate for predicate in condition.predicates if filters.Filter((predicate,)).columns.isdisjoint(masked)
+        )
     )
 
 
@@ -172,7 +174,7 @@ class RestrictedRows:
     def check_update(self, names: Collection[str]) -> None:
         """Raise unless the caller may change these columns: it sees their values, and no mask depends on them."""
         masks = {name: each.mask for name, each in self.masked.items()}
-        texts = sorted({each.expression for each in masks.values() if each.kind == v1.MK_EXPRESSION})
+        texts = sorted({mask.expression for mask in masks.values() if mask.kind == v1.MK_EXPRESSION})
         read = {name.casefold() for each in self._compiled(texts) for name in each.columns}
         ids = {self.restriction.columns[name] for name in self.restriction.columns if name.casefold() in read}
         for field in self.columns:
@@ -190,7 +192,7 @@ class RestrictedRows:
         for each in compiled:
             self._check_columns(each)
         shown = [self._column(self.base.schema.field(name), masked.get(name), masks.get(name)) for name in read]
-        where = " AND ".join(f"({each.sql})" for each in conditions) or "TRUE"
+        where = " AND ".join(f"({condition.sql})" for condition in conditions) or "TRUE"
         base = ".".join(map(identifier, self.name))
         return f"SELECT {', '.join(shown)} FROM (SELECT * FROM {base} WHERE {where}) AS visible"  # noqa: S608 - made by DuckDB
 
@@ -307,7 +309,9 @@ class PolicyChecks:
                 return None
         if not on.output_columns:
             return None
-        nulls = ", ".join(f"CAST(NULL AS {each.logical_type}) AS {identifier(each.name)}" for each in on.output_columns)
+        nulls = ", ".join(
+            f"CAST(NULL AS {column.logical_type}) AS {identifier(column.name)}" for column in on.output_columns
+        )
         return self._engine.columns(Query(f"SELECT {nulls}", lambda *_: None, catalog=_NAME[0]))
 
     def _bind(self, policy: v1.Policy, expression: Expression, schema: pa.Schema) -> None:

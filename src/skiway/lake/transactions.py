@@ -329,7 +329,7 @@ class LakeTransactions(TransactionManager):
             )
         if self._leases is not None:
             until = began + self._ttl
-            with suppress(PreconditionFailed):  # it was ended meanwhile, which does not undo the write
+            with suppress(PreconditionFailed):  # it has ended since, which does not undo the write
                 self._leases.enter(transaction_id, current_request(), began=began, until=until)
                 if snapshot_id is not None:
                     self._leases.reads(transaction_id, table_id, snapshot_id, began=began, until=until)

@@ -81,7 +81,7 @@ def declared_columns(view: v1.View, sql: str) -> DeclaredColumns | None:
     columns = view.output_columns
     if not columns or not is_translated(view.sql_definitions):
         return None
-    names, types = [each.name for each in columns], [each.logical_type for each in columns]
+    names, types = [column.name for column in columns], [column.logical_type for column in columns]
     selected = _selected(sql)
     if selected is not None:
         return DeclaredColumns(names, types, selected, by_place=True) if len(selected) == len(names) else None
@@ -99,7 +99,7 @@ def _selected(sql: str) -> tuple[str, ...] | None:
         return None
     if not isinstance(query, exp.Query) or query.is_star:
         return None
-    return tuple(each.output_name for each in query.selects)
+    return tuple(select.output_name for select in query.selects)
 
 
 class _StoredView(Table):

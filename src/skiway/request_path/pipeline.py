@@ -258,7 +258,7 @@ class Operators:
     @classmethod
     def of(cls, access: Access, networks: Iterable[str]) -> Operators:
         """`networks` are IP addresses and networks such as `10.0.0.0/8`."""
-        return cls(access, tuple(ip_network(each) for each in networks))
+        return cls(access, tuple(ip_network(network) for network in networks))
 
     def admit(self, headers: Mapping[str, str], peer: str, *any_of: str) -> None:
         """Return if the caller is in one of the networks, or authenticates and has one of the permissions, if any are given.

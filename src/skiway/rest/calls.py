@@ -212,7 +212,7 @@ def listing(
     listed = [each for each in map(shown, items) if each is not None]
     # Always present: some clients take a list without a token for one that is not paginated.
     body = {field: listed, "next-page-token": response.page.next_page_token or None}
-    damaged = [{"identifier": shown(each), "damage": each.damage} for each in items if each.damage]
+    damaged = [{"identifier": shown(item), "damage": item.damage} for item in items if item.damage]
     return json_response({**body, "damaged": damaged} if damaged else body)
 
 

@@ -35,13 +35,15 @@ class Commit(FrozenBody):
         if not isinstance(updates, list):
             return updates
         return [
-            each for each in updates if not (isinstance(each, dict) and each.get("action") == "remove-encryption-key")
+            update
+            for update in updates
+            if not (isinstance(update, dict) and update.get("action") == "remove-encryption-key")
         ]
 
     @property
     def creates(self) -> bool:
         """Whether the commit creates a staged table."""
-        return any(isinstance(each, AssertCreate) for each in self.requirements)
+        return any(isinstance(requirement, AssertCreate) for requirement in self.requirements)
 
 
 class Transaction(FrozenBody):

@@ -294,7 +294,7 @@ class Admission:
     """Gives the bearers of valid tokens their permissions. With `accounts`, the account must exist; without, any is accepted.
 
     `platform_subjects` are the callers to whom the operator has assigned platform roles. Where it is None, the operator
-    issues the tokens, and whoever has one with a platform role may use it.
+    issues the tokens, and the bearer of one with a platform role may use it.
     """
 
     roles: Roles

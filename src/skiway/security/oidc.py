@@ -84,7 +84,7 @@ def open_keys(issuer: str, *, public_key: str = "", jwks_url: str = "", allow_ht
 class OidcAuthenticator:
     """Accepts tokens signed by the issuer. With `accounts`, the account of a token must exist.
 
-    Only `platform_subjects` may use platform roles: whoever assigns roles at the issuer may not be the operator of this server.
+    Only `platform_subjects` may use platform roles: those who assign roles at the issuer may not be the operators of this server.
     """
 
     def __init__(

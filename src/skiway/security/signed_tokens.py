@@ -5,7 +5,7 @@ that was signed for one purpose is not accepted for another.
 
 **Access tokens** are short-lived and stand for a static token, for clients that use OAuth 2. An access token names the hash
 of the static token that it was issued for, and is signed with a key that the servers share and that is in the secrets store.
-So whoever reads the file with the hashes cannot make one, and it is worthless as soon as the static token is revoked or
+A reader of the file with the hashes cannot make one, and it is worthless as soon as the static token is revoked or
 expires. It can be exchanged for a new one until the session ends; then the client must send its static token again.
 
 **Tokens of jobs** let a job use a door of the servers, for example from Spark. A token is signed with the key that the

@@ -104,7 +104,7 @@ def roles_of_user(
 ) -> frozenset[str] | None:
     """The roles of all valid tokens of a user in an account; None if there is no such token."""
     now = clock()
-    valid = [each for each in entries if each.expires_at is None or now < each.expires_at]
+    valid = [entry for entry in entries if entry.expires_at is None or now < entry.expires_at]
     found = [normal_roles(each.roles) for each in valid if (each.account, each.name) == (account, name)]
     return frozenset[str]().union(*found) if found else None
 

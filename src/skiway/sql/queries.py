@@ -72,7 +72,7 @@ class Query:
 
 def _weight(parsed: Parsed) -> int:
     """What a query takes in the cache. One with points in time is too heavy: they can depend on the current time."""
-    has_times = any(each.unit for each in parsed.tables)
+    has_times = any(table.unit for table in parsed.tables)
     return _CACHED_CHARACTERS + 1 if has_times else 1000 + 2 * len(parsed.sql)
 
 
@@ -115,7 +115,7 @@ class QueryEngine:
                     pass
                 return schema
 
-            shapes = [(each.name, each.schema.serialize().to_pybytes()) for each in relations]
+            shapes = [(relation.name, relation.schema.serialize().to_pybytes()) for relation in relations]
             key = repr((parsed.sql, shapes, views, query.catalog, query.schema, query.plain))
             return self._columns.get(sha256(key.encode()).digest(), find)
 
@@ -253,8 +253,10 @@ class MergeQuery:
 
     def sql(self, target: str, source_columns: Sequence[str]) -> str:
         """The query. `target` is the name of a relation that has the columns of the table and its row ids."""
-        clauses = [self._qualified(self._with_values(each, source_columns), source_columns) for each in self._clauses]
-        join = "FULL" if any(each.side == "target" for each in clauses) else "LEFT"
+        clauses = [
+            self._qualified(self._with_values(clause, source_columns), source_columns) for clause in self._clauses
+        ]
+        join = "FULL" if any(clause.side == "target" for clause in clauses) else "LEFT"
         columns = ", ".join(
             f"{self._value(name, type_, clauses)} AS {identifier(name)}" for name, type_ in self._columns.items()
         )
@@ -333,22 +335,26 @@ class MergeQuery:
 
     def _assigned(self, then: exp.Update) -> Mapping[str, exp.Expr] | None:
         values = {}
-        for each in then.expressions:
-            if isinstance(each, exp.Star):
+        for expression in then.expressions:
+            if isinstance(expression, exp.Star):
                 return None
-            if not (isinstance(each, exp.EQ) and isinstance(each.this, exp.Column)):
-                raise _invalid(f"{_sql(each)} is not an assignment: write column = value")
-            values[self._column(each.this.name)] = each.expression
+            if not (isinstance(expression, exp.EQ) and isinstance(expression.this, exp.Column)):
+                raise _invalid(f"{_sql(expression)} is not an assignment: write column = value")
+            values[self._column(expression.this.name)] = expression.expression
         return values or None
 
     def _inserted(self, then: exp.Insert) -> Mapping[str, exp.Expr] | None:
         names, given = then.this, then.expression
         if isinstance(names, exp.Star) or not given:
             if isinstance(names, exp.Tuple):
-                chosen = [self._column(each.name) for each in names.expressions]
+                chosen = [self._column(expression.name) for expression in names.expressions]
                 return {name: exp.column(name, table="source", quoted=True) for name in chosen}
             return None
-        columns = [each.name for each in names.expressions] if isinstance(names, exp.Tuple) else list(self._columns)
+        columns = (
+            [expression.name for expression in names.expressions]
+            if isinstance(names, exp.Tuple)
+            else list(self._columns)
+        )
         values = given.expressions if isinstance(given, exp.Tuple) else [given]
         if len(columns) != len(values):
             raise _invalid(f"INSERT has {len(columns)} columns and {len(values)} values")

@@ -244,7 +244,7 @@ def _keys_to_delete(body: str | None) -> list[str]:
     if not objects or len(flags) > 1 or len(objects) + len(flags) != len(root):
         raise invalid
     # Exactly one Key: a VersionId would delete an old version, and of two keys, stores may take either.
-    named = [each[0] for each in objects if [inner.tag for inner in each] == [f"{space}Key"]]
+    named = [entry[0] for entry in objects if [inner.tag for inner in entry] == [f"{space}Key"]]
     found = [each.text or "" for each in named]
     blank = [root, *objects]
     if len(named) != len(objects) or len(set(found)) != len(found) or any(map(len, (*named, *flags))):

@@ -86,7 +86,7 @@ class DeltaTable(TableHandle, RewritableTable):
         return log.snapshots(self._files, self._place, upto=self._newest, since=self._newest)[-1]
 
     def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
-        seen = {each.id for each in known}
+        seen = {snapshot.id for snapshot in known}
         return log.snapshots(self._files, self._place, upto=self._newest, without=seen)
 
     def schema_at(self, snapshot: Snapshot) -> TableSchema:

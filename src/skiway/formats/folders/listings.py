@@ -52,11 +52,11 @@ class ListedTable(TableHandle):
     _listing: Sequence[Found]
 
     def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:
-        same = [each for each in known if each.digest == self._digest]
+        same = [snapshot for snapshot in known if snapshot.digest == self._digest]
         return same[-1] if same else self._snapshot(known)
 
     def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
-        return [] if any(each.digest == self._digest for each in known) else [self._snapshot(known)]
+        return [] if any(snapshot.digest == self._digest for snapshot in known) else [self._snapshot(known)]
 
     def schema_at(self, snapshot: Snapshot) -> TableSchema:
         self._check(snapshot)
@@ -74,7 +74,7 @@ class ListedTable(TableHandle):
     def _snapshot(self, known: Sequence[Snapshot]) -> Snapshot:
         """The listing, numbered after those that are known."""
         newest_us = max(file.modified_us for file in self._listing)
-        number = max((each.id for each in known), default=0) + 1
+        number = max((snapshot.id for snapshot in known), default=0) + 1
         return Snapshot(number, datetime.fromtimestamp(newest_us / 1_000_000, UTC), digest=self._digest)
 
     def _check(self, snapshot: Snapshot) -> None:
@@ -110,7 +110,7 @@ def _merged_fields(
         _merged_field(field, others[field.name], file, above) if field.name in others else field.with_nullable(True)
         for field in known
     ]
-    new = [field.with_nullable(True) for field in own if field.name not in {each.name for each in known}]
+    new = [field.with_nullable(True) for field in own if field.name not in {old.name for old in known}]
     return [*both, *new]
 
 

@@ -66,7 +66,7 @@ class _ParquetFolders(FolderLayout):
 
     def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:
         return any("=" in each.name for each in folders) or (
-            folder != self._root and any(self.is_table_file(each) for each in files)
+            folder != self._root and any(self.is_table_file(file) for file in files)
         )
 
     def is_table_file(self, file: Found) -> bool:
@@ -93,7 +93,7 @@ class ParquetTable(ListedTable):
             raise NotFound(
                 f"table {str(name)!r} has no Parquet files at {self.location!r}", key="table.not_found", table=str(name)
             )
-        self._partition = partition_columns([_relative(each.location, place) for each in self._listing])
+        self._partition = partition_columns([_relative(file.location, place) for file in self._listing])
         self.schema = TableSchema.of(self._union())
         fields = [
             PartitionField(_FIRST_PARTITION_ID + number, key, path_id((key,)))
@@ -105,7 +105,7 @@ class ParquetTable(ListedTable):
         """The table as of an older listing, given by its paths and etags; raises NotFound if a file has changed."""
         if snapshot.digest == self._digest:
             return self
-        then = [each for each in self._listing if etags.get(str(each.location)) == each.etag]
+        then = [file for file in self._listing if etags.get(str(file.location)) == file.etag]
         if not then or len(then) < len(etags):
             raise self._no_snapshot(snapshot)
         older = ParquetTable(self.name, self._place, self._files, listing=then)
@@ -175,7 +175,13 @@ class ParquetTable(ListedTable):
             plain |= set(schema.names) - here.keys()
             for name, crs in here.items():
                 if found.setdefault(name, crs) != crs:
-                    raise _mixed(name, crs, found[name], str(file.location))
+                    raise Unsupported(
+                        f"geometries in column {name!r} are in {crs} in file {str(file.location)!r}, but in {found[name]} in "
+                        "the files before it; use one coordinate system, or move the file out of the table",
+                        key="file.disagrees",
+                        file=str(file.location),
+                        column=name,
+                    )
         return {name: crs for name, crs in found.items() if name not in plain}
 
     @cached_property
@@ -221,16 +227,6 @@ class ParquetTable(ListedTable):
             constants = {number: values[name] for name, number in sources.items()}
             path, ordinal, etag = (files[name][file].as_py() for name in ("path", "ordinal", "etag"))
             yield DataFile(path, ordinal, etag=etag, constants=constants)
-
-
-def _mixed(column: str, crs: str, other: str, file: str) -> Unsupported:
-    return Unsupported(
-        f"geometries in column {column!r} are in {crs} in file {file!r}, but in {other} in the files before it; use one "
-        "coordinate system, or move the file out of the table",
-        key="file.disagrees",
-        file=file,
-        column=column,
-    )
 
 
 def _of_file(stats: pa.StructArray, number: int, of: pa.DataType, rows: pa.Scalar) -> pa.StructArray:

@@ -161,7 +161,7 @@ class TextTable(ListedTable):
                 return declared
             found = json.read_json(opened, _blocks(json), json.ParseOptions(explicit_schema=declared)).schema
         columns = (each.with_type(_json_type(each.type)) for each in found if each.name not in self._declared)
-        return pa.schema([*declared, *(each for each in columns if each.type != pa.null())])
+        return pa.schema([*declared, *(column for column in columns if column.type != pa.null())])
 
     def _reader(self, opened: BufferedReader, schema: pa.Schema) -> Any:
         """Read an open file in batches: of CSV all columns, of JSON those of `schema`. None if the file is empty."""

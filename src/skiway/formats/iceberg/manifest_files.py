@@ -263,7 +263,14 @@ def write_manifest(
     writer.format, writer.holds = metadata.format_version, content
     with writer:
         for file in added:
-            writer.add_entry(_added(file, snapshot_id))
+            new = ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=snapshot_id,
+                sequence_number=None,
+                file_sequence_number=None,
+                data_file=file,
+            )
+            writer.add_entry(new)
         for entry in existing:
             writer.existing(entry)
         for entry in deleted:
@@ -279,16 +286,6 @@ def schema_of(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
         if sources <= set(schema.field_ids):
             return schema
     return metadata.schema()
-
-
-def _added(file: DataFile, snapshot_id: int) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=ManifestEntryStatus.ADDED,
-        snapshot_id=snapshot_id,
-        sequence_number=None,
-        file_sequence_number=None,
-        data_file=file,
-    )
 
 
 @dataclass(frozen=True, slots=True)

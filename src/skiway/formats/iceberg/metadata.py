@@ -65,11 +65,11 @@ def validated(metadata: TableMetadata) -> TableMetadata:
     """Return `metadata` if all schemas, specs, orders and snapshots that it refers to exist; raise ValueError otherwise."""
     references: dict[str, tuple[set[int], Iterable[int | None]]] = {
         "schema": (
-            {each.schema_id for each in metadata.schemas},
+            {schema.schema_id for schema in metadata.schemas},
             [metadata.current_schema_id, *(each.schema_id for each in metadata.snapshots)],
         ),
-        "partition spec": ({each.spec_id for each in metadata.partition_specs}, [metadata.default_spec_id]),
-        "sort order": ({each.order_id for each in metadata.sort_orders}, [metadata.default_sort_order_id]),
+        "partition spec": ({spec.spec_id for spec in metadata.partition_specs}, [metadata.default_spec_id]),
+        "sort order": ({order.order_id for order in metadata.sort_orders}, [metadata.default_sort_order_id]),
         "snapshot": ({each.snapshot_id for each in metadata.snapshots}, [metadata.current_snapshot_id]),
     }
     for what, (existing, referenced) in references.items():
@@ -107,9 +107,9 @@ _CHOICES: Final = {
 class _IdAssigner:
     def __init__(self, base: TableMetadata | None) -> None:
         self._known: dict[str, dict[int, Any]] = {
-            "schema_": {} if base is None else {each.schema_id: each for each in base.schemas},
-            "spec": {} if base is None else {each.spec_id: each for each in base.partition_specs},
-            "sort_order": {} if base is None else {each.order_id: each for each in base.sort_orders},
+            "schema_": {} if base is None else {schema.schema_id: schema for schema in base.schemas},
+            "spec": {} if base is None else {spec.spec_id: spec for spec in base.partition_specs},
+            "sort_order": {} if base is None else {order.order_id: order for order in base.sort_orders},
         }
         self._last: dict[str, int] = {}
 
@@ -264,14 +264,14 @@ def _effective(update: Any, metadata: TableMetadata) -> Any:
         case "remove-snapshots":
             return _remaining(update, "snapshot_ids", {each.snapshot_id for each in metadata.snapshots})
         case "remove-partition-specs":
-            return _remaining(update, "spec_ids", {each.spec_id for each in metadata.partition_specs})
+            return _remaining(update, "spec_ids", {spec.spec_id for spec in metadata.partition_specs})
         case "remove-schemas":
-            return _remaining(update, "schema_ids", {each.schema_id for each in metadata.schemas})
+            return _remaining(update, "schema_ids", {schema.schema_id for schema in metadata.schemas})
         case "remove-statistics":
-            known = {each.snapshot_id for each in metadata.statistics}
+            known = {statistics.snapshot_id for statistics in metadata.statistics}
             return update if update.snapshot_id in known else None
         case "remove-partition-statistics":
-            known = {each.snapshot_id for each in metadata.partition_statistics}
+            known = {statistics.snapshot_id for statistics in metadata.partition_statistics}
             return update if update.snapshot_id in known else None
         case _:
             return update
@@ -302,7 +302,7 @@ def _without_removed(before: TableMetadata, made: TableMetadata) -> TableMetadat
 
     The log of snapshots begins after the last removed one, because the snapshot before that was not current in its time.
     """
-    existing = {each.snapshot_id for each in made.snapshots}
+    existing = {snapshot.snapshot_id for snapshot in made.snapshots}
     log: list[Any] = []
     for entry in before.snapshot_log:
         if entry.snapshot_id in existing:
@@ -315,17 +315,17 @@ def _without_removed(before: TableMetadata, made: TableMetadata) -> TableMetadat
 
 def _without_intermediate(made: TableMetadata, updates: Sequence[Any]) -> TableMetadata:
     """Remove snapshots from the log that were added and replaced by others in the same change: they were never current."""
-    added = {each.snapshot.snapshot_id for each in updates if each.action == "add-snapshot"} - {
+    added = {update.snapshot.snapshot_id for update in updates if update.action == "add-snapshot"} - {
         made.current_snapshot_id
     }
-    if not any(each.snapshot_id in added for each in made.snapshot_log):
+    if not any(entry.snapshot_id in added for entry in made.snapshot_log):
         return made
-    log = [each for each in made.snapshot_log if each.snapshot_id not in added]
+    log = [entry for entry in made.snapshot_log if entry.snapshot_id not in added]
     return made.model_copy(update={"snapshot_log": log})
 
 
 def _check_schemas_of_snapshots(base: TableMetadata, made: TableMetadata) -> None:
-    removed = {each.schema_id for each in base.schemas} - {each.schema_id for each in made.schemas}
+    removed = {schema.schema_id for schema in base.schemas} - {schema.schema_id for schema in made.schemas}
     for snapshot in made.snapshots if removed else ():
         if snapshot.schema_id in removed:
             raise ValueError(f"schema {snapshot.schema_id} is that of snapshot {snapshot.snapshot_id}: expire it first")
@@ -343,20 +343,20 @@ def ordered(metadata: TableMetadata) -> TableMetadata:
 def is_ordered(metadata: TableMetadata, *, tolerance_ms: int = 0) -> bool:
     """Whether the times in the logs never decrease, and the last update is not older than they are."""
     for log in (metadata.snapshot_log, metadata.metadata_log):
-        times = [*(each.timestamp_ms for each in log), metadata.last_updated_ms]
+        times = [*(entry.timestamp_ms for entry in log), metadata.last_updated_ms]
         if any(later < earlier - tolerance_ms for earlier, later in pairwise(times)):
             return False
     return True
 
 
 def _rising(log: Sequence[Any]) -> list[Any]:
-    times = accumulate((each.timestamp_ms for each in log), max)
+    times = accumulate((entry.timestamp_ms for entry in log), max)
     return [each.model_copy(update={"timestamp_ms": time}) for each, time in zip(log, times, strict=True)]
 
 
 def history(metadata: TableMetadata) -> Iterator[Snapshot]:
     """The current snapshot and those before it, as far as they exist."""
-    by_id = {each.snapshot_id: each for each in metadata.snapshots}
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     current = metadata.current_snapshot()
     number = None if current is None else current.snapshot_id
     while number is not None and (found := by_id.pop(number, None)) is not None:

@@ -286,7 +286,7 @@ def _translate(of: Any) -> Iterator[int]:
             of[part] = "string"
             yield of[number]
         elif isinstance(found, str) and (shape := _SHAPE.fullmatch(found)):
-            parameters = ", ".join(repr(each) for each in shape.groups()[1:] if each)
+            parameters = ", ".join(repr(group) for group in shape.groups()[1:] if group)
             of[part] = f"{shape[1]}({parameters})"
         else:
             yield from _translate(found)

@@ -293,7 +293,7 @@ class _IcebergFolders(FolderLayout):
 
     def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:  # noqa: ARG002
         inner = folder / "metadata"
-        return inner in folders and any(_version(each) is not None for each in self.files.children(inner)[1])
+        return inner in folders and any(_version(file) is not None for file in self.files.children(inner)[1])
 
     def open(self, name: TableName, place: Location) -> TableHandle:
         metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")

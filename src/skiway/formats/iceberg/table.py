@@ -157,20 +157,22 @@ class IcebergTable(TableHandle):
     def _schemas(self) -> dict[int, TableSchema]:
         """All schemas that the table has had, by id."""
         now = {self.schema.id: self.schema}
-        return {each.schema_id: now.get(each.schema_id) or arrow_schema(each) for each in self.metadata.schemas}
+        return {schema.schema_id: now.get(schema.schema_id) or arrow_schema(schema) for schema in self.metadata.schemas}
 
     @property
     def partition_spec(self) -> PartitionSpec:
         """The default spec, which is not necessarily the newest."""
-        return next(each for each in self.partition_specs if each.id == self.metadata.default_spec_id)
+        return next(spec for spec in self.partition_specs if spec.id == self.metadata.default_spec_id)
 
     def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:  # noqa: ARG002
         found = self.metadata.current_snapshot()
         return None if found is None else _snapshot(found, self.refs)
 
     def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
-        seen = {each.id for each in known}
-        found = [_snapshot(each, self.refs) for each in self.metadata.snapshots if each.snapshot_id not in seen]
+        seen = {snapshot.id for snapshot in known}
+        found = [
+            _snapshot(snapshot, self.refs) for snapshot in self.metadata.snapshots if snapshot.snapshot_id not in seen
+        ]
         return sorted(found, key=lambda each: (each.sequence_number, each.created_at, each.id))
 
     def schema_at(self, snapshot: Snapshot) -> TableSchema:
@@ -231,7 +233,7 @@ class IcebergTable(TableHandle):
         listed = lib.manifest_files.manifests(self._snapshot(snapshot), self._io)
         return [
             snapshot.manifest_list,
-            *(each.manifest_path for each in listed if each.added_snapshot_id == snapshot.id),
+            *(manifest.manifest_path for manifest in listed if manifest.added_snapshot_id == snapshot.id),
         ]
 
     def _measured(self, schema: pa.Schema) -> pa.Schema:
@@ -394,7 +396,9 @@ def _matching(files: pa.Table, spec: Any, condition: pc.Expression) -> pa.Array:
 
 
 def _spec(spec: Any) -> PartitionSpec:
-    fields = [PartitionField(each.field_id, each.name, each.source_id, str(each.transform)) for each in spec.fields]
+    fields = [
+        PartitionField(field.field_id, field.name, field.source_id, str(field.transform)) for field in spec.fields
+    ]
     return PartitionSpec(spec.spec_id, tuple(fields))
 
 

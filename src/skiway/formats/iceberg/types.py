@@ -61,10 +61,10 @@ def arrow_columns(schema: Schema) -> pa.Schema:
     Columns of geometries, which are WKB, are marked as such.
     """
     return pa.schema(
-        as_geometry(_field(each), each.field_type.crs)
-        if isinstance(each.field_type, lib.types.GeometryType)
-        else _field(each)
-        for each in schema.fields
+        as_geometry(_field(field), field.field_type.crs)
+        if isinstance(field.field_type, lib.types.GeometryType)
+        else _field(field)
+        for field in schema.fields
     )
 
 
@@ -279,7 +279,7 @@ def iceberg_schema(arrow: pa.Schema, *, format_version: int = 2) -> Schema:
     fields = [_iceberg_field(each, format_version, numbers) for each in arrow]
     try:
         # Columns are numbered already, in the same order unless some are nested. To number them again takes long.
-        is_flat = all(each.field_type.is_primitive for each in fields)
+        is_flat = all(field.field_type.is_primitive for field in fields)
         return lib.schema.Schema(*fields) if is_flat else with_fresh_ids(lib.schema.Schema(*fields))
     except ValueError as error:  # such as a column `a.b` and a field `b` in a struct `a`
         raise InvalidArgument(f"the column names are ambiguous: {error}", key="column.duplicate") from error

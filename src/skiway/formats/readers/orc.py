@@ -35,12 +35,19 @@ def orc_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
     with scan.files.translated(file.path), scan.files.open(file.path) as opened:
         with decoding(scan.files, file.path):
             columns = orc.ORCFile(opened).schema
-            times = _Timestamps(opened) if any(_has_timestamps(each.type) for each in columns) else None
-        source = pa.schema([_field(each) for each in columns])
+            times = _Timestamps(opened) if any(_has_timestamps(column.type) for column in columns) else None
+        source = pa.schema([_field(column) for column in columns])
         rows = FileRows(scan, file, scan.assign_ids(source, file.path))
         for name in rows.names:
             if times is not None and not times.fit_nanoseconds(columns.get_field_index(name)):
-                raise _beyond(name, file.path)
+                raise Unsupported(
+                    f"column {name!r} of file {file.path!r} has timestamps outside of the years 1677 to 2262, which cannot be "
+                    "read from ORC; rewrite the file as Parquet",
+                    key="table.feature",
+                    feature="timestamps in ORC",
+                    column=name,
+                    file=file.path,
+                )
         opened.seek(0)
         batches = (
             ds.OrcFileFormat()
@@ -85,17 +92,6 @@ def _has_timestamps(of: pa.DataType) -> bool:
     return pa.types.is_timestamp(of) or any(_has_timestamps(of.field(place).type) for place in range(of.num_fields))
 
 
-def _beyond(column: str, file: str) -> Unsupported:
-    return Unsupported(
-        f"column {column!r} of file {file!r} has timestamps outside of the years 1677 to 2262, which cannot be read from ORC; "
-        "rewrite the file as Parquet",
-        key="table.feature",
-        feature="timestamps in ORC",
-        column=column,
-        file=file,
-    )
-
-
 class _Timestamps:
     """The ranges of the timestamps of a file, from the statistics in its footer."""
 
@@ -108,8 +104,8 @@ class _Timestamps:
         footer_bytes = postscript.number(1)
         file.seek(max(size - 1 - length - footer_bytes, 0))
         footer = _Message(_unchunked(file.read(footer_bytes), _CODECS.get(postscript.number(2), "")))
-        self._types = [_Message(each) for each in footer.parts(4)]
-        self._statistics = [_Message(each) for each in footer.parts(7)]
+        self._types = [_Message(part) for part in footer.parts(4)]
+        self._statistics = [_Message(part) for part in footer.parts(7)]
 
     def fit_nanoseconds(self, column: int) -> bool:
         """Can 64-bit nanoseconds represent the timestamps of the column at this place, also of those nested in it?"""

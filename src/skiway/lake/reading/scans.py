@@ -104,7 +104,7 @@ def split(
 
 
 def _balanced(snapshot_id: int, files: Sequence[tuple[int, int]], wanted: int) -> list[Part]:
-    """So many parts of whole files, which are given by size and ordinal."""
+    """Parts of whole files, of which `files` has sizes and ordinals: as many as `wanted`."""
     loads = [(0, number) for number in range(wanted)]
     chosen: list[list[int]] = [[] for _ in range(wanted)]
     for size, ordinal in sorted(files, reverse=True):
@@ -286,7 +286,7 @@ def _column(column: pa.Field, file: WholeFile) -> FileColumn | None:
 def _is_unambiguous(stored: Mapping[int, pa.Field], columns: Sequence[FileColumn]) -> bool:
     """Whether each name is that of one column only, and some column is read: DuckDB does not distinguish the cases of names."""
     names = [field.name.casefold() for field in stored.values()]
-    return len(set(names)) == len(names) and any(each.stored_as is not None for each in columns)
+    return len(set(names)) == len(names) and any(column.stored_as is not None for column in columns)
 
 
 _BITS: Final = 63

@@ -86,9 +86,9 @@ def file_calls(
     calls = []
     for part in parts:
         files = handle.plain_files(snapshot, part)
-        if not files or not all(_has(columns, each) and _PATTERN.isdisjoint(each.path) for each in files):
+        if not files or not all(_has(columns, file) and _PATTERN.isdisjoint(file.path) for file in files):
             return None
-        calls.append(FunctionCall("read_parquet", [each.path for each in files], hive_partitioning=False))
+        calls.append(FunctionCall("read_parquet", [file.path for file in files], hive_partitioning=False))
     return calls
 
 

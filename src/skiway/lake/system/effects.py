@@ -215,7 +215,7 @@ def create_view(call: Effect) -> Row:
         request = v1.UpdateViewRequest(view_id=existing.resource_id, spec=spec)
         request.update_mask.paths.extend(_REPLACED)
         views.update(call.realm, request)
-    columns = [f"{each.name} {each.logical_type}" for each in spec.output_columns]
+    columns = [f"{column.name} {column.logical_type}" for column in spec.output_columns]
     return call.full_name, "created" if existing is None else "replaced", columns
 
 

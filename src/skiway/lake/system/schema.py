@@ -129,7 +129,7 @@ def jobs(scan: SystemScan) -> Iterator[Row]:
         counts = (job.attempt, job.tables_scanned, job.tables_changed, job.errors)
         moments = map(moment_of, (job.created_at, job.started_at, job.finished_at, job.next_attempt_at))
         state = enum_name(v1.JobState, job.state, "JS_") if job.state else None
-        failures = [(each.table, each.message) for each in job.table_errors]
+        failures = [(error.table, error.message) for error in job.table_errors]
         return (job.job_id, names[connector_id], state, job.message, *counts, *moments, failures, job.damage or None)
 
     yield from map(row, metastore_jobs.scan(scan.realm))
@@ -189,9 +189,9 @@ def views(scan: SystemScan) -> Iterator[Row]:
 def _described(view: v1.View) -> Row:
     if view.damage:
         return (*[None] * 8, view.damage)
-    columns = [f"{each.name} {each.logical_type}" for each in view.output_columns]
-    reads = [".".join([each.catalog, *each.path, each.name]) for each in view.base_relations]
-    sql = [(each.dialect, each.sql) for each in view.sql_definitions]
+    columns = [f"{column.name} {column.logical_type}" for column in view.output_columns]
+    reads = [".".join([relation.catalog, *relation.path, relation.name]) for relation in view.base_relations]
+    sql = [(definition.dialect, definition.sql) for definition in view.sql_definitions]
     rights = (enum_name(v1.ViewRights, view.rights, "VR_"), view.definer.subject or None)
     moments = (moment_of(view.created_at), moment_of(view.updated_at))
     return (sql, columns, reads, *rights, view.description or None, *moments, None)

@@ -141,7 +141,7 @@ def sort_by(call: Effect) -> Row:
 def _with_layout(
     call: Effect, producer: Callable[[str], Producer], text: str | None, shown: Callable[[ManagedTable], str]
 ) -> Row:
-    """Commit a change of the layout. Existing files stay as they are. It fails if another caller makes such a change meanwhile."""
+    """Commit a change of the layout. Existing files stay as they are. It fails if another caller makes such a change at the same time."""
     changes = call.changes()
     before = changes.load()
     return call.full_name, shown(before), shown(changes.commit(producer(text or "")))

@@ -393,7 +393,7 @@ def partitions(scan: SystemScan) -> pa.Table:
 
 def _partition_rows(shown: VisibleTable, snapshot_id: int, listed: pa.Table) -> pa.Table:
     counted = statistics.partition_statistics(listed)
-    names = [pa.repeat(pa.scalar(each), counted.num_rows) for each in shown.names]
+    names = [pa.repeat(pa.scalar(name), counted.num_rows) for name in shown.names]
     snapshot_ids = pa.repeat(pa.scalar(snapshot_id, pa.int64()), counted.num_rows)
     damages = pa.nulls(counted.num_rows, pa.string())
     return pa.table([*names, snapshot_ids, *counted.columns, damages], schema=partitions.schema)

@@ -153,8 +153,8 @@ class Changes:
             self.context.failed_creations.add(session_id, self.record.namespace_id.id, self.record.display_name)
 
     def _connector(self) -> str:
-        found = connectors.find(self.realm, self.record.upstream.connector_id.id)
-        return found.value.display_name if found else "none"
+        connector = connectors.find(self.realm, self.record.upstream.connector_id.id)
+        return connector.value.display_name if connector else "none"
 
 
 def check_finite(array: pa.Array, *, column: str) -> None:

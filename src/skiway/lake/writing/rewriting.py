@@ -184,10 +184,10 @@ class _ByRowId(Statement):
         self._merges_on_read = is_merge_on_read(self._base.metadata.properties, self._kind)
         self._snapshot, self._handle = state.snapshot, state.iceberg
         self._returning = write.options.returning
-        found = find_rowid_column(write.schema)
-        if found is None:
+        rowid = find_rowid_column(write.schema)
+        if rowid is None:
             raise InvalidArgument(f"{write.operation.upper()} requires rowid column")
-        self._rowid = found
+        self._rowid = rowid
         files = self._handle.files(self._snapshot)
         self._row_ids = RowIds.of(changes.record.resource_id.id, self._snapshot.id, files)
         self._files = data_files(files)
@@ -215,7 +215,7 @@ class _ByRowId(Statement):
         """Commit the change, and return the number of rows. Each row counts once."""
         ordinals = pa.array(np.flatnonzero(self._touched), pa.int32())
         touched = self._files.filter(pc.is_in(self._files["ordinal"], value_set=ordinals))
-        if not (touched.num_rows or any(each.row_count for each in self._writers)):
+        if not (touched.num_rows or any(writer.row_count for writer in self._writers)):
             self.abort()
             return 0
         with closing(self._named), ExitStack() as writers:  # they delete their files if anything fails
@@ -225,7 +225,7 @@ class _ByRowId(Statement):
             self._named.seal()
             count = sum(self._change(touched.slice(place, 1)) for place in range(touched.num_rows))
             self._check_named(count)
-            added, deletes = [file for each in self._writers for file in each.close()], self._deletes.close()
+            added, deletes = [file for writer in self._writers for file in writer.close()], self._deletes.close()
         if not (self._removed or deletes or added):  # all rows had been deleted before
             return count
         try:
@@ -253,8 +253,8 @@ class _ByRowId(Statement):
         """Delete the files that were written."""
         self._named.close()
         self._deletes.abort()
-        for each in self._writers:
-            each.abort()
+        for writer in self._writers:
+            writer.abort()
 
     def _check_named(self, count: int) -> None:
         """Check the number of different rows that were named, before the commit."""

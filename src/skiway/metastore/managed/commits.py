@@ -281,7 +281,7 @@ def change_all(
 
 def _check_distinct(changes: Sequence[TableChange], creations: Sequence[TableCreation] = ()) -> None:
     ids = [each.table_id.id for each in changes]
-    ids += [f"{each.namespace_id.id}/{folded(normal_text(each.name))}" for each in creations]
+    ids += [f"{creation.namespace_id.id}/{folded(normal_text(creation.name))}" for creation in creations]
     for table_id, count in Counter(ids).items():
         if count > 1:
             raise failure(InvalidArgument, "commit.table.repeated", id=table_id.rpartition("/")[2], field="table_id")

@@ -260,9 +260,9 @@ def places(stores: Stores, *, after: str = "") -> Iterator[Place]:
 
 def release_place(stores: Stores, folder: str) -> None:
     """Remove the claim of a folder that is deleted."""
-    found = find_place(stores, folder)
-    if found is not None:
-        delete_plain(stores, found.key)
+    place = find_place(stores, folder)
+    if place is not None:
+        delete_plain(stores, place.key)
 
 
 def _check_free(stores: Stores, key: str, folder: str) -> None:

@@ -193,13 +193,13 @@ def _read(
 def _check_files(metadata: TableMetadata, files: TableFiles) -> None:
     """Raise if the metadata names files, except data files, that the table may not have. Data files are checked later."""
     locations.check_properties(metadata.properties, files, metadata.location)
-    for each in metadata.snapshots:
-        if not each.manifest_list:
+    for snapshot in metadata.snapshots:
+        if not snapshot.manifest_list:
             raise PreconditionFailed(
-                f"snapshot {each.snapshot_id} has no manifest list, only manifests: rewrite the table with a newer engine first",
+                f"snapshot {snapshot.snapshot_id} has no manifest list, only manifests: rewrite the table with a newer engine first",
                 key="table.register.unsupported",
             )
-        files.reach.check(at(each.manifest_list))
+        files.reach.check(at(snapshot.manifest_list))
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         files.reach.check(at(statistics.statistics_path))
 

@@ -268,8 +268,8 @@ def _staged_place(realm: Realm, warehouse: Warehouse, namespace: v1.Namespace, g
     approved = warehouse.approved_for(realm.account_id, catalog.display_name)
     if not any(at(given).is_within(root) for root in approved):
         return None
-    found = locations.find_place(realm.stores, given)
-    return found if found is not None and found.account_id == realm.account_id else None
+    place = locations.find_place(realm.stores, given)
+    return place if place is not None and place.account_id == realm.account_id else None
 
 
 def _shape(

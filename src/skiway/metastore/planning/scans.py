@@ -103,7 +103,7 @@ def fetch(
 
 def _check_predicates(request: v1.FetchScanBundleRequest) -> None:
     values = sum(len(predicate.values) for predicate in request.predicates)
-    longest = max((len(text) for each in request.predicates for text in each.values), default=0)
+    longest = max((len(text) for predicate in request.predicates for text in predicate.values), default=0)
     if len(request.predicates) > MAX_PREDICATES or values > MAX_VALUES or longest > MAX_TEXT:
         raise LimitExceeded(
             f"the filter has {len(request.predicates)} predicates with {values} values, the longest of {longest} characters: send up "

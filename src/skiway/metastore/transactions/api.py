@@ -51,14 +51,14 @@ def commit_transaction(
     policies, realm = realm.policies, realm.without_policies()
 
     def attempt() -> v1.Transaction:
-        found = staged_writes.find(realm, transaction_id)
-        if found.value.state == v1.TX_COMMITTED:
-            return found.value
-        staged_writes.require_open(realm, found.value)
+        transaction = staged_writes.find(realm, transaction_id)
+        if transaction.value.state == v1.TX_COMMITTED:
+            return transaction.value
+        staged_writes.require_open(realm, transaction.value)
         if policies is not None:
-            _check_policies(policies, found.value)
+            _check_policies(policies, transaction.value)
         try:
-            return _committed(realm, warehouse, _selected(found, only), replaced, rules)
+            return _committed(realm, warehouse, _selected(transaction, only), replaced, rules)
         except (Conflict, PreconditionFailed):
             # Another call may have ended the transaction and deleted its manifests.
             again = staged_writes.find(realm, transaction_id).value

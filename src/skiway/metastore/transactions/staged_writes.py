@@ -140,7 +140,7 @@ def _added(effect: Effect, files: TableFiles, writes: Sequence[v1.StagedWrite]) 
         for write in writes
         if not wanted.isdisjoint(write.data_files)
     )
-    return [file for each in manifests for file in read_staged(files, each) if file.file_path in wanted]
+    return [file for manifest in manifests for file in read_staged(files, manifest) if file.file_path in wanted]
 
 
 def _entry(delete: v1.StagedDelete) -> DataFile:
@@ -182,7 +182,7 @@ class TransactionState:
     @property
     def own_files(self) -> frozenset[str]:
         """The data files that the transaction has written."""
-        return frozenset(path for each in self.writes for path in each.data_files)
+        return frozenset(path for write in self.writes for path in write.data_files)
 
     def earlier(self, snapshot_id: int) -> TransactionState | None:
         """This state or an earlier one of the same transaction, by the id of its snapshot."""

@@ -153,7 +153,7 @@ def _schema(handle: IcebergTable, made: ScanPlan, snapshot: Snapshot | None) -> 
         if made.snapshot_schema and snapshot is not None
         else handle.metadata.current_schema_id
     )
-    return next(each for each in handle.metadata.schemas if each.schema_id == number)
+    return next(schema for schema in handle.metadata.schemas if schema.schema_id == number)
 
 
 def _check_columns(schema: Any, names: tuple[str, ...] | None, *, case_sensitive: bool) -> None:

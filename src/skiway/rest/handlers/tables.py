@@ -149,7 +149,9 @@ def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str
 def _of_refs(metadata: TableMetadata) -> TableMetadata:
     """The metadata with only the snapshots that have a branch or tag."""
     named = {ref.snapshot_id for ref in metadata.refs.values()}
-    return metadata.model_copy(update={"snapshots": [each for each in metadata.snapshots if each.snapshot_id in named]})
+    return metadata.model_copy(
+        update={"snapshots": [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in named]}
+    )
 
 
 def _choice(query: Mapping[str, str], name: str, choices: Sequence[str], *, default: str) -> str:

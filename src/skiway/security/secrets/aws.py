@@ -131,8 +131,8 @@ class AwsSecrets:
         """See `SecretsStore`. A secret that was created as text is returned in UTF-8."""
         name = self._name(account_id, kind, resource_id)
         with _explained(name, absent=DELETED):
-            found = self._client_of(account_id).get_secret_value(SecretId=name)
-        return bytes(found["SecretBinary"]) if "SecretBinary" in found else str(found["SecretString"]).encode()
+            secret = self._client_of(account_id).get_secret_value(SecretId=name)
+        return bytes(secret["SecretBinary"]) if "SecretBinary" in secret else str(secret["SecretString"]).encode()
 
     def update(self, account_id: str, kind: str, resource_id: str, data: bytes) -> None:
         """See `SecretsStore`."""

@@ -256,19 +256,19 @@ class SourceAccess:
             plain = Location(real.scheme, real.bucket, re.sub("/+", "/", real.path))
             return not any(each.is_below(closed) for each in (real, plain) for closed in self._closed)
         closed = max((len(each.path) for each in self._closed if real.is_below(each)), default=-1)
-        opened = max((len(each.path) for each in self._own_roots if real.is_below(each)), default=-1)
+        opened = max((len(root.path) for root in self._own_roots if real.is_below(root)), default=-1)
         if opened > closed:
             return True
         if closed >= 0 or (self.for_callers and (is_of_system(real) or _is_private(real.path))):
             return False
-        return any(real.is_below(each) for each in self._roots)
+        return any(real.is_below(root) for root in self._roots)
 
     def _advice(self, place: Location) -> str:
         if place.scheme not in ("file", *_OBJECT_STORES):
             return f"only the warehouse can be in {place.scheme}:, sources are local or in S3: copy the data there"
         if place.scheme != "file":
             return "it belongs to the server itself: use another bucket or folder"
-        roots = ", ".join(str(each) for each in self._roots) or "none"
+        roots = ", ".join(str(root) for root in self._roots) or "none"
         return (
             f"sources may read {roots}, except for the files of the server and of the system: move the data there, or ask "
             "the operator to add its folder to sources.local_roots"
@@ -279,12 +279,12 @@ class SourceAccess:
         return self._located(self.local_roots)
 
     def _located(self, roots: Sequence[str]) -> tuple[Location, ...]:
-        known = [each for each in roots if self.account or ACCOUNT not in each]
+        known = [root for root in roots if self.account or ACCOUNT not in root]
         return tuple(location(each.replace(ACCOUNT, _segment(self.account))).real() for each in known)
 
     @cached_property
     def _own_roots(self) -> tuple[Location, ...]:
-        return tuple(location(each).real() for each in self.own_roots)
+        return tuple(location(root).real() for root in self.own_roots)
 
     @cached_property
     def _closed(self) -> tuple[Location, ...]:

@@ -373,7 +373,11 @@ class SqlitePointerStore(SqlPointerStore):
 
 def _changes(batch: Sequence[Operation]) -> dict[str, Pointer | None]:
     """The pointers that a batch sets, by key, and None for those that it deletes."""
-    return {each.key: outcome(each) if isinstance(each, Put) else None for each in batch if not isinstance(each, Check)}
+    return {
+        operation.key: outcome(operation) if isinstance(operation, Put) else None
+        for operation in batch
+        if not isinstance(operation, Check)
+    }
 
 
 @contextmanager

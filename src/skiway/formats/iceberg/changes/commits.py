@@ -52,7 +52,7 @@ class Change:
 
     def moves_from(self, folder: str) -> bool:
         """Whether the updates give the table another location than `folder`."""
-        given = [each.location for each in self.updates if each.action == "set-location"]
+        given = [update.location for update in self.updates if update.action == "set-location"]
         return bool(given) and location(given[-1]) != location(folder)
 
 
@@ -112,7 +112,7 @@ def overwrite(
     def produce(snapshot: NewSnapshot) -> Operation:
         if alone:
             snapshot.check_current(based_on)
-        changed = {*removed, *(str(lib.manifest_files.referenced_file(each)) for each in deletes)}
+        changed = {*removed, *(str(lib.manifest_files.referenced_file(delete)) for delete in deletes)}
         snapshot.check_deletes(changed, based_on=based_on)
         snapshot.remove(removed, deletes=deletes)
         if deletes:

@@ -114,11 +114,11 @@ def partition_by(text: str) -> Producer:
         fields = []
         old = {(each.source_id, str(each.transform)): each for spec in metadata.partition_specs for each in spec.fields}
         unused = count((metadata.last_partition_id or lib.partitioning.PARTITION_FIELD_ID_START - 1) + 1)
-        for each in partition_spec(metadata.schema(), text).fields:
+        for field in partition_spec(metadata.schema(), text).fields:
             # A known field keeps its id, so that engines can compare values.
-            known = old.get((each.source_id, str(each.transform)))
-            number, name = (next(unused), each.name) if known is None else (known.field_id, known.name)
-            fields.append(lib.partitioning.PartitionField(each.source_id, number, each.transform, name))
+            known = old.get((field.source_id, str(field.transform)))
+            number, name = (next(unused), field.name) if known is None else (known.field_id, known.name)
+            fields.append(lib.partitioning.PartitionField(field.source_id, number, field.transform, name))
         if len({each.name for each in fields}) < len(fields):
             raise InvalidArgument(f"partitions {text!r} name a column twice", key="partition.invalid")
         unchanged = (

@@ -188,7 +188,7 @@ def _packed(places: Sequence[int], sizes: Sequence[int], rules: CompactionRules)
     """The files in groups of at most the maximum size, in their order, so that neighbours stay together."""
     group: list[int] = []
     for place in places:
-        if group and sum(sizes[each] for each in group) + sizes[place] > rules.group_bytes:
+        if group and sum(sizes[index] for index in group) + sizes[place] > rules.group_bytes:
             yield group
             group = []
         group.append(place)
@@ -303,7 +303,7 @@ class Expiry:
 
 def expirable(metadata: TableMetadata, rules: ExpiryRules, *, now_ms: int, in_use: Mapping[int, str]) -> Expiry:
     """What expires now. `in_use` are snapshots that are read, with the reasons to keep them."""
-    by_id = {each.snapshot_id: each for each in metadata.snapshots}
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     refs = [name for name, ref in metadata.refs.items() if _is_over(name, ref, by_id, now_ms)]
     kept: dict[int, str] = {}
     for name, ref in metadata.refs.items():
@@ -330,9 +330,9 @@ def expire(choose: Callable[[TableMetadata], Expiry]) -> Producer:
 def _updates(metadata: TableMetadata, chosen: Expiry) -> Iterator[TableUpdate]:
     for name in chosen.refs:
         yield lib.update.RemoveSnapshotRefUpdate(ref_name=name)
-    for each in metadata.partition_statistics:
-        if each.snapshot_id in chosen.snapshots:
-            yield lib.update.RemovePartitionStatisticsUpdate(snapshot_id=each.snapshot_id)
+    for statistics in metadata.partition_statistics:
+        if statistics.snapshot_id in chosen.snapshots:
+            yield lib.update.RemovePartitionStatisticsUpdate(snapshot_id=statistics.snapshot_id)
     if chosen.snapshots:  # their other statistics are removed with them
         yield lib.update.RemoveSnapshotsUpdate(snapshot_ids=list(chosen.snapshots))
 

@@ -121,7 +121,9 @@ class NewSnapshot:
         self.id = metadata.new_snapshot_id() if snapshot_id is None else snapshot_id
         self.written: list[str] = []
         self._io = WritingIO(files)
-        self.inherited: list[ManifestFile] = [each for each in manifests(self.parent, self._io) if has_live_files(each)]
+        self.inherited: list[ManifestFile] = [
+            manifest for manifest in manifests(self.parent, self._io) if has_live_files(manifest)
+        ]
         self._new_manifests: list[ManifestFile] = []
         self._added: list[DataFile] = []
         self._removed: list[DataFile] = []
@@ -149,7 +151,7 @@ class NewSnapshot:
         self._added += files
         for spec_id in sorted({file.spec_id for file in files}):
             self._new_manifests.insert(
-                0, self._manifest(spec_id, added=[each for each in files if each.spec_id == spec_id])
+                0, self._manifest(spec_id, added=[file for file in files if file.spec_id == spec_id])
             )
 
     def _check_present(self, files: Sequence[DataFile]) -> None:
@@ -191,12 +193,12 @@ class NewSnapshot:
         self._add_deletes(deletes)
 
     def _add_deletes(self, deletes: Sequence[DataFile]) -> None:
-        if self.metadata.format_version >= 3 and any(vector_place(each) is None for each in deletes):
+        if self.metadata.format_version >= 3 and any(vector_place(delete) is None for delete in deletes):
             raise commit_failed("it was upgraded to version 3, which has other delete files")
         self._check_present(deletes)
         self._added += deletes
-        for spec_id in sorted({each.spec_id for each in deletes}):
-            some = [each for each in deletes if each.spec_id == spec_id]
+        for spec_id in sorted({delete.spec_id for delete in deletes}):
+            some = [delete for delete in deletes if delete.spec_id == spec_id]
             self._new_manifests.append(self._manifest(spec_id, added=some, content=ManifestContent.DELETES))
 
     def check_current(self, snapshot_id: int | None) -> None:
@@ -214,7 +216,7 @@ class NewSnapshot:
         if based_on is not None and based_on == self._parent_id:
             return
         base = None if based_on is None else self.metadata.snapshot_by_id(based_on)
-        then = [each for each in manifests(base, self._io) if has_live_files(each)]
+        then = [manifest for manifest in manifests(base, self._io) if has_live_files(manifest)]
         old = {each.manifest_path: each for each in then if each.content == ManifestContent.DELETES}
         new = {each.manifest_path: each for each in self._inherited(ManifestContent.DELETES)}
         # Manifests never change, so only those that one of the two snapshots does not have can make a difference.
@@ -232,7 +234,7 @@ class NewSnapshot:
         return {(file.file_path, vector_place(file)) for file, path in named if path is None or path in paths}
 
     def _inherited(self, content: ManifestContent) -> list[ManifestFile]:
-        return [each for each in self.inherited if each.content == content]
+        return [manifest for manifest in self.inherited if manifest.content == content]
 
     def remove_all(self) -> None:
         """Remove all files."""
@@ -259,7 +261,7 @@ class NewSnapshot:
         if min_count is None:
             min_count = int(options.get("commit.manifest.min-count-to-merge", "100"))
         size = int(options.get("commit.manifest.target-size-bytes", str(8 << 20)))
-        for spec_id, content in {(each.partition_spec_id, each.content) for each in self.inherited}:
+        for spec_id, content in {(manifest.partition_spec_id, manifest.content) for manifest in self.inherited}:
             small = [
                 each
                 for each in self._inherited(content)
@@ -334,7 +336,7 @@ class NewSnapshot:
             if len(group) > 1:
                 existing = [entry for manifest in group for entry in entries(manifest, self._io)]
                 self._new_manifests.append(self._manifest(spec_id, existing=existing, content=content))
-                self.inherited = [each for each in self.inherited if each not in group]
+                self.inherited = [manifest for manifest in self.inherited if manifest not in group]
 
     def _manifest(self, spec_id: int, **listed: Any) -> ManifestFile:
         location = self._location(f"{self._name}-m{next(self._numbers)}.avro")

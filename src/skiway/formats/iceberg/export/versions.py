@@ -230,15 +230,15 @@ def _new_metadata(state: _State, version: Snapshot, *, location: str, table_uuid
 
 def _spec(state: _State, known: Mapping[int, Any]) -> list[dict[str, Any]]:
     """The partition fields. A column has the same field in all specs; `known` are those so far, by column."""
-    unused = max((each.field_id for each in known.values()), default=_FIRST_PARTITION_ID - 1) + 1
+    unused = max((field.field_id for field in known.values()), default=_FIRST_PARTITION_ID - 1) + 1
     fields = []
-    for each in state.spec.fields:
-        old = known.get(each.source_id)
+    for field in state.spec.fields:
+        old = known.get(field.source_id)
         # Names of partition fields are names of Avro fields, where not all characters are valid.
-        name = each.name if _PLAIN_NAME.fullmatch(each.name) else f"partition_{each.source_id}"
+        name = field.name if _PLAIN_NAME.fullmatch(field.name) else f"partition_{field.source_id}"
         number = unused if old is None else old.field_id
         unused += old is None
-        fields.append({"source-id": each.source_id, "field-id": number, "transform": "identity", "name": name})
+        fields.append({"source-id": field.source_id, "field-id": number, "transform": "identity", "name": name})
     return fields
 
 
@@ -269,7 +269,7 @@ def _finished(made: TableMetadata, handle: TableHandle, versions: Sequence[Snaps
     return made.model_copy(
         update={
             "properties": properties,
-            "snapshots": [each for each in made.snapshots if each.snapshot_id in kept],
-            "snapshot_log": [each for each in made.snapshot_log if each.snapshot_id in kept],
+            "snapshots": [snapshot for snapshot in made.snapshots if snapshot.snapshot_id in kept],
+            "snapshot_log": [entry for entry in made.snapshot_log if entry.snapshot_id in kept],
         }
     )

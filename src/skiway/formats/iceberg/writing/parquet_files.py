@@ -142,9 +142,9 @@ class ParquetFile:
         unbounded = (MetricModeTypes.NONE, MetricModeTypes.COUNTS)
         own = [leaf for leaf in self._temporal if leaf.id in plan and plan[leaf.id].mode.type not in unbounded]
         plan |= {leaf.id: replace(plan[leaf.id], mode=MetricsMode(MetricModeTypes.COUNTS)) for leaf in own}
-        for each in self._schema.fields:
-            if isinstance(each.field_type, lib.types.GeometryType):  # Parquet has other statistics for geometries
-                plan[each.field_id] = replace(plan[each.field_id], mode=MetricsMode(MetricModeTypes.NONE))
+        for field in self._schema.fields:
+            if isinstance(field.field_type, lib.types.GeometryType):  # Parquet has other statistics for geometries
+                plan[field.field_id] = replace(plan[field.field_id], mode=MetricsMode(MetricModeTypes.NONE))
         found = data_file_statistics_from_parquet_metadata(footer, plan, parquet_path_to_id_mapping(self._schema))
         facts = found.to_serialized_dict()
         low, high = _temporal_bounds(footer, self._arrow, own)
