@@ -14,7 +14,7 @@ import typer
 
 from runtime.servers import skiway
 from skiway.cli.app import app
-from skiway.config import describe
+from skiway.config import Settings, describe
 from skiway.config.metastore import Gc
 from skiway.runtime.gc.sweeps import KINDS
 
@@ -44,7 +44,7 @@ def every(interval: timedelta) -> str:
 
 def test_page_has_the_table_of_sweeps():
     rows = [
-        f"| `{kind.name}` | `gc.{kind.section}` | {every(getattr(Gc(), kind.section).tick_every)} | {kind.deletes} |"
+        f"| `{kind.name}` | `{kind.section}` | {every(kind.limits(Settings()).tick_every)} | {kind.deletes} |"
         for kind in KINDS
     ]
     assert re.findall(r"^\| `\w+` \| `gc\..*$", PAGE, re.MULTILINE) == rows
@@ -58,7 +58,7 @@ def test_page_of_operations_lists_all_sweeps():
 def test_settings_name_the_sweeps_that_they_enable():
     settings = {setting.key: setting.description for setting in describe()}
     for section in (field.name for field in fields(Gc)):
-        names = [f"`{kind.name}`" for kind in KINDS if kind.section == section]
+        names = [f"`{kind.name}`" for kind in KINDS if kind.section == f"gc.{section}"]
         listed = f"sweep {names[0]}" if len(names) == 1 else f"sweeps {', '.join(names[:-1])} and {names[-1]}"
         where = "on servers and in `skiway gc`." if section == "warehouse" else "on servers; `skiway gc` always does."
         assert settings[f"gc.{section}.enabled"] == f"Run the {listed} {where}"

@@ -54,9 +54,9 @@ def collect(deployment: Deployment, *, ahead_s: float = 3600.0) -> set[str]:
     """Run gc once, after everything that expires has expired, and return what it removed."""
     with open_deployment(deployment, ahead_s=ahead_s) as stores:
         results = once_round(
+            Settings(),
             stores,
             deployment.secrets,
-            Settings().gc,
             dry_run=False,
             warehouse=deployment.warehouse,
             clock=lambda: now_plus(ahead_s),

@@ -14,7 +14,6 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import jobs, statistics
 from skiway.model import v1
 from skiway.runtime.gc import sweeps
-from skiway.runtime.gc.sweeps import periodic_sweeps
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.workers import reconciler_of
 from skiway.security import MemorySecrets
@@ -40,7 +39,9 @@ def test_there_is_no_sweep_where_spark_is_missing(
     monkeypatch.setattr(sweeps, "find_spec", lambda name: name if spark else None)
     with open_stores("memory://") as stores:
         home = ManagedTableFactory.at(ResourceFactory(stores, LONG_AGO), tmp_path)
-        assert periodic_sweeps(load(flags=flags), stores, home.warehouse)[-1].enabled is expected
+        assert (
+            sweeps.sweeps(load(flags=flags), stores, MemorySecrets(), warehouse=home.warehouse)[-1].enabled is expected
+        )
 
 
 @pytest.mark.parametrize(("share", "expected"), [("0.5", 0), ("0.2", 1)])
@@ -54,7 +55,7 @@ def test_sweep_uses_the_rules_of_the_settings(tmp_path: Path, share: str, expect
         put = v1.PutTableStatsRequest(table_id=id_of(table), snapshot_id=snapshot_id, stats=stats)
         statistics.put_table(home.home, put)
         home.append(table, 4)
-        sweep = periodic_sweeps(load(flags=flags), stores, home.warehouse)[-1]
+        sweep = sweeps.sweeps(load(flags=flags), stores, MemorySecrets(), warehouse=home.warehouse)[-1]
         assert sweep.step(None).next_token is None
         assert len(jobs.list_(home.home, v1.ListReconcileJobsRequest()).jobs) == expected
 

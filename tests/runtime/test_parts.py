@@ -19,13 +19,14 @@ from metastore.resource_factory import ResourceFactory, mask
 from skiway import __version__
 from skiway.config import Settings, load
 from skiway.errors import InvalidArgument, NotFound, Unauthorized
+from skiway.metastore.gc import Slice
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.resources import catalogs
 from skiway.model import v1
 from skiway.runtime import workers
 from skiway.runtime.authentication import authenticator, credential_headers
 from skiway.runtime.gc import sweeps
-from skiway.runtime.gc.schedule import Progress, Sweep, Tick
+from skiway.runtime.gc.schedule import Sweep, Tick
 from skiway.runtime.lifecycle import StopSignals, announced, opened, remove_stale
 from skiway.runtime.process import running
 from skiway.runtime.stores import secrets_of
@@ -248,7 +249,7 @@ def create_unused_blob(factory: ResourceFactory) -> str:
 
 
 def deleted_by_gc(factory: ResourceFactory, *, dry_run: bool, **flags: str) -> dict[str, list[str]]:
-    rounds = sweeps.once_round(factory.stores, MemorySecrets(), settings(**flags).gc, dry_run=dry_run, clock=later)
+    rounds = sweeps.once_round(settings(**flags), factory.stores, MemorySecrets(), dry_run=dry_run, clock=later)
     found: dict[str, list[str]] = {}
     for page in rounds:
         found.setdefault(page.kind.name, []).extend(page.result.removed)
@@ -285,7 +286,7 @@ def test_failing_sweep_does_not_prevent_the_others(factory, monkeypatch):
         raise KeyError("transactions")
 
     monkeypatch.setattr("skiway.metastore.gc.sweep_jobs", fail)
-    pages = [*sweeps.once_round(factory.stores, MemorySecrets(), settings().gc, dry_run=False, clock=later)]
+    pages = [*sweeps.once_round(settings(), factory.stores, MemorySecrets(), dry_run=False, clock=later)]
     assert [(page.kind.name, str(page.error)) for page in pages if page.error] == [("jobs", "'transactions'")]
     assert unused in [name for page in pages for name in page.result.removed]
 
@@ -297,7 +298,7 @@ def test_sweeps_that_servers_do_not_run_are_run_by_the_command(factory):
 
 
 def sweep_named(factory: ResourceFactory, name: str, **flags: str) -> Sweep:
-    made = sweeps.sweeps(factory.stores, MemorySecrets(), settings(**flags).gc, clock=later)
+    made = sweeps.sweeps(settings(**flags), factory.stores, MemorySecrets(), clock=later)
     return next(each for each in made if each.name == name)
 
 
@@ -313,14 +314,14 @@ def test_sweeps_use_their_configured_intervals(factory):
 def test_sweep_steps_count_deletions(factory):
     create_unused_blob(factory)
     done = sweep_named(factory, "cas").step(None)
-    assert (done.removed, done.next_token) == (1, None)
+    assert (done.count, done.next_token) == (1, None)
 
 
 def test_blobs_are_not_old_because_the_clock_jumped(factory):
     unused, jump = create_unused_blob(factory), timedelta(0)
-    made = sweeps.sweeps(factory.stores, MemorySecrets(), settings().gc, clock=lambda: datetime.now(UTC) + jump)
+    made = sweeps.sweeps(settings(), factory.stores, MemorySecrets(), clock=lambda: datetime.now(UTC) + jump)
     jump = timedelta(days=2)
-    assert next(each for each in made if each.name == "cas").step(None).removed == 0
+    assert next(each for each in made if each.name == "cas").step(None).count == 0
     assert factory.stores.blobs.head(unused) is not None
 
 
@@ -340,8 +341,8 @@ def test_finished_jobs_are_deleted_after_their_retention(factory):
     long_ago = timestamp(datetime(2020, 1, 1, tzinfo=UTC))
     job = v1.Job(account_id="a1", job_id="j1", state=v1.JS_SUCCEEDED, finished_at=long_ago)
     factory.home.all(JOB).create(job)
-    assert sweep_named(factory, "jobs", gc__reconcile_jobs__retention_ms="999999999999").step(None).removed == 0
-    assert sweep_named(factory, "jobs").step(None).removed == 1
+    assert sweep_named(factory, "jobs", gc__reconcile_jobs__retention_ms="999999999999").step(None).count == 0
+    assert sweep_named(factory, "jobs").step(None).count == 1
     assert factory.stores.pointers.get(JOB.key(job)) is None
     assert not sweep_named(factory, "jobs", gc__reconcile_jobs__enabled="false").enabled
 
@@ -349,13 +350,13 @@ def test_finished_jobs_are_deleted_after_their_retention(factory):
 def test_gc_metrics_are_recorded():
     metrics = Metrics()
     gc = GcMetrics(metrics)
-    sweep = Sweep("cas", lambda _: Progress(), every_s=1, slice_s=1)
+    sweep = Sweep("cas", lambda _: Slice(), every_s=1, slice_s=1)
     gc.scheduled([sweep])
     gc.began(sweep)
     assert 'skiway_core_task_running{task="gc.cas"} 1.0' in metrics.prometheus_text()
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    gc.ended(Tick("cas", moment, 2.0, Progress(10, 3)))
-    gc.ended(Tick("cas", moment, 2.0, Progress(), error="Unavailable"))
+    gc.ended(Tick("cas", moment, 2.0, Slice(10, unnamed=3)))
+    gc.ended(Tick("cas", moment, 2.0, Slice(), error="Unavailable"))
     text = metrics.prometheus_text()
     for line in (
         'skiway_core_task_enabled{task="gc.cas"} 1.0',
@@ -425,7 +426,7 @@ def test_workers_and_schedules_know_the_roles_of_tokens(monkeypatch: pytest.Monk
     given = list[Any]()
     monkeypatch.setattr(workers, "jobs_of", lambda *_, current_roles, **__: given.append(current_roles))
     monkeypatch.setattr(workers, "PipelineSchedule", lambda _stores, _realms, area: given.append(area.current_roles))
-    monkeypatch.setattr(workers, "scheduling", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(workers, "repeating", lambda *_, **__: nullcontext())
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(new_token("ann", "a1", roles=["member"]).entry.toml())
     flags = {"pipelines.enabled": "true", "auth.mode": "token", "auth.tokens.file": str(tokens)}
@@ -441,7 +442,7 @@ def test_operator_decides_whether_workers_run_pipelines(monkeypatch: pytest.Monk
     given = list[Any]()
     monkeypatch.setattr(workers, "jobs_of", lambda _realms, _reconciler, queries, **_: given.append(queries))
     monkeypatch.setattr(workers, "PipelineSchedule", lambda *_: given.append("schedule"))
-    monkeypatch.setattr(workers, "scheduling", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(workers, "repeating", lambda *_, **__: nullcontext())
     with open_stores("memory://") as stores:
         reconciler = Reconciler(MemorySecrets(), warehouse=cast(Any, "warehouse"))
         with workers.at_work(load(flags={"pipelines.enabled": enabled}), stores, reconciler, Metrics(enabled=False)):

@@ -77,7 +77,7 @@ def row(file: int, column_id: int, values: Sequence[Any], of: pa.DataType, **mor
         "exact": True,
         "theta": None if "theta" in more else theta(known),
         "domain": kind.domain,
-        "kll": kll(known) if kind.number and "kll" not in more else None,
+        "kll": kll(known) if kind.is_number and "kll" not in more else None,
         "top": [],
     }
     return figures | more

@@ -12,7 +12,7 @@ from formats.apache_hive import ApacheHive, running_apache_hive
 from metastore.ingest.copies import FolderCopy
 from skiway.formats import open_source
 from skiway.metastore.connectors.specs import CopyMode
-from skiway.spark_jobs.ingest.distribution import SparkDistribution
+from skiway.spark_jobs.tasks import SparkDistribution
 from spark_jobs.lakes import SPARK
 from spark_jobs.shared_spark import session_with_jars
 

@@ -10,7 +10,7 @@ import pytest
 from formats.foreign_tables import make_fixtures
 from metastore.ingest.copies import FolderCopy
 from skiway.metastore.connectors.specs import CopyMode
-from skiway.spark_jobs.ingest.distribution import SparkDistribution
+from skiway.spark_jobs.tasks import SparkDistribution
 from spark_jobs.lakes import SPARK
 from spark_jobs.shared_spark import session_with_jars
 

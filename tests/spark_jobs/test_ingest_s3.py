@@ -17,7 +17,7 @@ from skiway.errors import PermissionDenied
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.connectors.specs import CopyMode
 from skiway.security.source_access import SourceAccess
-from skiway.spark_jobs.ingest.distribution import SparkDistribution
+from skiway.spark_jobs.tasks import SparkDistribution
 from skiway.storage import open_stores, utc_now
 from spark_jobs.lakes import SPARK
 from storage.homes import running_aws

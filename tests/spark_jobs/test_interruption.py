@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from skiway.spark_jobs.profile.scans import Scan, scan_in_tasks
 
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.upstreams import SECRETS, connector, parquet
@@ -20,10 +21,10 @@ from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
-from skiway.spark_jobs.ingest.distribution import SparkDistribution
 from skiway.spark_jobs.interruption import interruptible, joined
-from skiway.spark_jobs.profile import scanning
-from skiway.spark_jobs.profile.scanning import run_scan
+from skiway.spark_jobs.profile import scans
+from skiway.spark_jobs.profile.layouts import Layout
+from skiway.spark_jobs.tasks import SparkDistribution
 from skiway.spark_jobs.worker import Worker, jobs_of
 from spark_jobs.lakes import SPARK
 
@@ -111,31 +112,23 @@ def test_failure_without_a_cancellation_stays_a_failure(spark: SparkSession) -> 
         SparkDistribution(lambda: joined(spark))(fail, [1])
 
 
+def never_summarized(*_: object, **__: object) -> pa.RecordBatch:
+    time.sleep(LONG_S)
+    raise AssertionError("the file was summarized")
+
+
 def test_interrupted_profile_does_not_count_files_as_unreadable(
     spark: SparkSession, control: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanning, "_check_alive", lambda _spark: None)  # it would be interrupted, too, or not
-
-    class Scan:
-        """A scan whose rows never arrive."""
-
-        access = None
-
-        def opened(self, spark: SparkSession, _files: pa.Table) -> object:
-            def never(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                for batch in batches:
-                    time.sleep(LONG_S)
-                    yield batch
-
-            spark.range(0, 2, 1, 2).mapInArrow(never, "id long").toArrow()
-            raise AssertionError("the rows arrived")
-
+    monkeypatch.setattr(scans, "_check_alive", lambda _spark: None)  # it would be interrupted, too, or not
+    monkeypatch.setattr(scans, "summarized", never_summarized)
+    files = pa.table({"path": ["/a", "/b"], "size_bytes": [1, 1], "row_count": [1, 1]})
     waiting = when_running(spark, control.turned.set)
     raised: list[Exception] = []
 
     def scan() -> None:
         try:
-            run_scan(joined(spark), Scan(), pa.table({"path": ["a", "b"]}))  # type: ignore[arg-type]
+            scan_in_tasks(joined(spark), Scan(Layout((), ()), ()), files)
         except Exception as error:
             raised.append(error)
             raise

@@ -22,10 +22,10 @@ from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.model import v1
 from skiway.spark_jobs import interruption, java_output
 from skiway.spark_jobs import worker as worker_module
-from skiway.spark_jobs.ingest.distribution import SparkDistribution
 from skiway.spark_jobs.interruption import interruptible, joined, session_of_job
 from skiway.spark_jobs.java_output import GRACE_S, SparkUses, log_output
 from skiway.spark_jobs.optimizer import SparkOptimizer
+from skiway.spark_jobs.tasks import SparkDistribution
 from skiway.spark_jobs.worker import Worker
 from skiway.telemetry.logs import CollectedLog, collecting
 

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import NumberFormatException
+from skiway.spark_jobs.profile.scans import scan_in_tasks
 
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.pipelines.pipeline_lake import PipelineLake
@@ -28,7 +29,7 @@ from skiway.metastore import connectors, jobs, statistics
 from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.inputs import owner_realm
+from skiway.metastore.pipelines.inputs import Owner, owner_realm
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
@@ -40,7 +41,6 @@ from skiway.spark_jobs.pipeline_queries import SparkQueries
 from skiway.spark_jobs.profile import job
 from skiway.spark_jobs.profile.job import profile
 from skiway.spark_jobs.profile.layouts import file_schemas
-from skiway.spark_jobs.profile.python_scans import scan_files
 from skiway.spark_jobs.session import PINNED, SparkPlace, separate_session
 from skiway.spark_jobs.worker import SparkProfile, Worker, jobs_of
 from skiway.storage import open_stores, utc_now
@@ -97,16 +97,15 @@ def profiled(folder: Path) -> list[dict[str, Any]]:
 def test_refresh_during_a_profile_has_its_own_settings(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The profile turns ANSI mode off, and case sensitivity on."""
     write(tmp_path / "files" / "t", pa.table({"tags": [[1, 2], [], None]}))
     profiling, refreshing = threading.Event(), threading.Event()
 
     def scan_slowly(session: Any, *scan: Any) -> Any:
         profiling.set()
         assert refreshing.wait(PATIENCE_S)
-        return scan_files(session, *scan)
+        return scan_in_tasks(session, *scan)
 
-    monkeypatch.setattr(job, "scan_files", scan_slowly)
+    monkeypatch.setattr(job, "scan_in_tasks", scan_slowly)
     with pipeline(tmp_path / "lake") as lake, ThreadPoolExecutor(1) as threads:
         running = threads.submit(profiled, tmp_path / "files")
         assert profiling.wait(PATIENCE_S)
@@ -130,7 +129,7 @@ class StressedLake:
         self.profiled = [self.pipelines.create(name, columns) for name in ("first", "second")]
         for table in self.profiled:
             self.pipelines.append(table, (1, [1, 2]), (2, []), (None, None))
-        owner = owner_realm(lake.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
+        owner = owner_realm(lake.home, Owner("ann", frozenset({"administrator"})))
         space, catalog = lake.factory.first_namespace(), lake.factory.first_catalog().display_name
         self.refreshed = []
         for number in (1, 2):

@@ -39,7 +39,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 TEXT = " ".join(PAGE.split())
 (MASTER, WORKER, CONNECT, BESIDE) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 TOML = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-(ON_CLUSTER, BY_CONNECT, LEFT_TO_OTHERS, WITH_MEMORY, WITH_JARS) = TOML
+(ON_CLUSTER, BY_CONNECT, LEFT_TO_OTHERS, WITH_MEMORY) = TOML
 
 
 def settings(toml: str, folder: Path) -> Settings:
@@ -68,15 +68,6 @@ def settings(toml: str, folder: Path) -> Settings:
         (BY_CONNECT, SparkPlace(remote="sc://10.0.0.1:15002")),
         (LEFT_TO_OTHERS, SparkPlace()),
         (WITH_MEMORY, SparkPlace("local[4]", conf={"spark.driver.memory": "3g", "spark.local.dir": "/var/tmp"})),
-        (
-            WITH_JARS,
-            SparkPlace(
-                conf={
-                    "spark.jars.packages": "org.apache.hadoop:hadoop-aws:3.4.2",
-                    "spark.hadoop.fs.s3a.endpoint.region": "eu-west-1",
-                }
-            ),
-        ),
     ],
 )
 def test_settings_match_the_page(tmp_path: Path, toml: str, place: SparkPlace):
@@ -84,7 +75,7 @@ def test_settings_match_the_page(tmp_path: Path, toml: str, place: SparkPlace):
 
 
 def test_secret_looking_values_are_not_shown(tmp_path: Path):
-    toml = WITH_JARS.replace("endpoint.region=eu-west-1", "secret.key=abc;d")
+    toml = WITH_MEMORY.replace("spark.local.dir=/var/tmp", "spark.hadoop.fs.s3a.secret.key=abc;d")
     found = settings(toml, tmp_path)
     assert spark_place(found.reconciler.spark).conf["spark.hadoop.fs.s3a.secret.key"] == "abc;d"
     conf_text = shown(found)["reconciler.spark.conf"]
@@ -132,14 +123,6 @@ def test_page_names_every_setting_and_the_right_numbers():
     assert f"batches of {USUAL.files} and {USUAL.columns} columns" in TEXT
     assert f"needs Java {OLDEST_JAVA} or newer" in TEXT
     assert f"after {Settings().reconciler.job_store.max_attempts} attempts it has failed" in TEXT
-
-
-def test_jar_matches_the_hadoop_version_of_spark():
-    import pyspark
-
-    (jar,) = Path(pyspark.__path__[0], "jars").glob("hadoop-client-api-*.jar")
-    version = jar.stem.removeprefix("hadoop-client-api-")
-    assert f"hadoop-aws:{version}" in WITH_JARS
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def collect_garbage(
     removed: list[dict[str, str]] = []
     warehouse = warehouse_of(settings) if settings.gc.warehouse.enabled else None
     with stores_of(settings, home) as stores, progress("collecting garbage") as bar:
-        for page in once_round(stores, secrets_of(settings), settings.gc, dry_run=dry_run, warehouse=warehouse):
+        for page in once_round(settings, stores, secrets_of(settings), dry_run=dry_run, warehouse=warehouse):
             result, noun = page.result, page.kind.noun
             records = [{"kind": noun, "name": name} for name in result.removed]
             records += ({"kind": "file", "name": name} for name in result.files)

@@ -1,17 +1,16 @@
 """The text that the demo prints: progress, the tables of the lake, how to attach it, and example queries with their results.
 
-Queries run without DuckDB's airport extension: the Airport client scans their tables over the network, and an embedded DuckDB
-runs the statement on the Arrow data. The result is the same as in a DuckDB that has attached the lake.
+The server runs the queries, so the demo needs no DuckDB with the airport extension. The result is the same as in a DuckDB that has
+attached the lake.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 from rich import box
@@ -25,15 +24,9 @@ from skiway import __version__
 from skiway.airport.wire.duckdb_sql import attach_statement
 from skiway.client import AirportClient
 from skiway.demo.build import CATALOG, Step, Watcher
+from skiway.presentation.results import first_rows
 
-if TYPE_CHECKING:
-    import duckdb
-
-LAKE: Final = "lake"
-
-_TABLE: Final = re.compile(
-    rf"\b{LAKE}\.(?P<schema>\w+)\.(?P<table>\w+)(?P<alias>(?:\s+AS\s+\w+)?)(?:\s+AT\s+\(VERSION\s+=>\s+(?P<version>[^)]+)\))?"
-)
+_MOST_ROWS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +38,6 @@ class Query:
     sql: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
-    schema: str
-    table: str
-    version: int | str | None
-
-    @property
-    def local_name(self) -> str:
-        """The name of the local copy of the table."""
-        name = self.table if self.version is None else f"{self.table}@{self.version}"
-        return f'{LAKE}.{self.schema}."{name}"'
-
-
 def contents(db: AirportClient) -> pa.Table:
     """One row per table of the lake."""
     return answer(db, _CONTENTS)
@@ -65,36 +45,7 @@ def contents(db: AirportClient) -> pa.Table:
 
 def answer(db: AirportClient, sql: str) -> pa.Table:
     """The result of a statement."""
-    import duckdb
-
-    scans: dict[str, _Scan] = {}
-
-    def local_name(match: re.Match[str]) -> str:
-        scan = _Scan(match["schema"], match["table"], _version(match["version"]))
-        scans[scan.local_name] = scan
-        return scan.local_name + match["alias"]
-
-    statement = _TABLE.sub(local_name, sql)
-    with duckdb.connect() as duck:
-        duck.execute(f"ATTACH ':memory:' AS {LAKE}")
-        for scan in scans.values():
-            _copy(db, scan, duck)
-        return duck.execute(statement).to_arrow_table()
-
-
-def _copy(db: AirportClient, scan: _Scan, duck: duckdb.DuckDBPyConnection) -> None:
-    """Copy a table of the lake into the embedded DuckDB."""
-    with db.scan((scan.schema, scan.table), at_version=scan.version) as rows:
-        duck.register("incoming", rows.to_reader())
-        duck.execute(f"CREATE SCHEMA IF NOT EXISTS {LAKE}.{scan.schema}")
-        duck.execute(f"CREATE TABLE {scan.local_name} AS FROM incoming")
-        duck.unregister("incoming")
-
-
-def _version(text: str | None) -> int | str | None:
-    if text is None:
-        return None
-    return text.strip("' ") if "'" in text else int(text)
+    return first_rows(db, sql, _MOST_ROWS)
 
 
 _CONTENTS: Final = """\

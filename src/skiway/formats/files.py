@@ -280,12 +280,6 @@ class Files:
     def _s3(self) -> S3Storage:
         return S3Storage(self.properties, self.relay)
 
-    @property
-    def own_s3_access(self) -> Mapping[str, str] | None:
-        """The properties that other readers of the files must use; None if they may use credentials of their own."""
-        is_ambient = self.properties.get("s3.ambient-credentials", "").lower() == "true"
-        return None if is_ambient or not self.reach.access.for_callers else self.properties
-
     @cached_property
     def relay(self) -> str:
         """The URL of the proxy through which S3 is accessed; empty if it is accessed directly."""

@@ -7,12 +7,16 @@ A clock is a function that returns the current time as an aware datetime. A dura
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from skiway.errors import InvalidArgument
+
+T = TypeVar("T")
 
 Clock = Callable[[], datetime]
 
@@ -90,3 +94,26 @@ def duration_text(duration: timedelta) -> str:
     millis = round(duration.total_seconds() * 1000)
     unit = next(unit for unit in reversed(_UNITS) if millis % _UNITS[unit] == 0)
     return f"{millis // _UNITS[unit]}{unit}"
+
+
+class TooLate(Exception):
+    """A call has not returned in time."""
+
+
+def call_within(seconds: float, call: Callable[[], T], *, name: str) -> T:
+    """Return or raise what `call` does on a thread; raise `TooLate` if it takes longer. Its thread is then left to itself."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            result.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        return result.result(seconds)
+    except TimeoutError:
+        if result.done():  # the call has raised it
+            raise
+        raise TooLate from None

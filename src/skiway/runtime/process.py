@@ -33,7 +33,7 @@ from skiway.request_path import Observers
 from skiway.rest import RestApp, RestOptions
 from skiway.runtime.authentication import issuer
 from skiway.runtime.gc.schedule import Schedule, Sweep
-from skiway.runtime.gc.sweeps import periodic_sweeps, sweeps
+from skiway.runtime.gc.sweeps import sweeps
 from skiway.runtime.grpc.services import CallProcesses, grpc_services, serving_calls
 from skiway.runtime.http.door import HttpDoor, LocalOnly, explorer_of, health_door, socket_file, web_app
 from skiway.runtime.lake import functions_of, optimizer_of, vending_of
@@ -41,8 +41,9 @@ from skiway.runtime.lifecycle import Door, StopSignals, announced, end_soon, ope
 from skiway.runtime.parts import Parts, opened_parts
 from skiway.runtime.stores import stores_in_memory
 from skiway.runtime.telemetry import GcMetrics, measure_queue, measure_usage
-from skiway.runtime.workers import delivering, working
+from skiway.runtime.workers import at_work, delivering
 from skiway.security import SecretsStore
+from skiway.spark_jobs.worker import Worker
 from skiway.storage import PointerStore, Stores
 
 GC_STOP_S: Final = 30.0
@@ -88,10 +89,13 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         parts = ends.enter_context(opened_parts(settings, home, seeded=True))
         stores, metrics = parts.stores, parts.observers.metrics
         measure_usage(metrics, stores, settings.metrics.storage)
-        ends.enter_context(collecting(stores.pointers, sweeps_of(parts), GcMetrics(metrics)))
+        scheduled = sweeps(settings, stores, parts.secrets, warehouse=parts.warehouse)
+        ends.enter_context(collecting(stores.pointers, scheduled, GcMetrics(metrics)))
         large = optimizer_of(settings, stores, parts.secrets, lambda: rest_address(parts.addresses))
         functions = functions_of(settings, stores, parts.secrets, lambda: airport_address(parts.addresses))
-        worker = ends.enter_context(working(settings, stores, parts.reconciler, metrics, large, functions))
+        worker: Worker | None = None
+        if settings.reconciler.backend == "local":
+            worker = ends.enter_context(at_work(settings, stores, parts.reconciler, metrics, large, functions))
         ends.enter_context(delivering(settings, stores, parts.secrets, parts.sources, metrics))
         measure_queue(metrics, JobQueue(stores))
         services = ends.enter_context(grpc_services(parts, worker))
@@ -124,15 +128,6 @@ def running(settings: Settings, home: Path, *, ready_file: Path | None = None) -
         ends.enter_context(explorer.making())
         log.info("ready: %s", ", ".join(f"{name} at {address}" for name, address in parts.addresses.items()))
         yield Process(parts.addresses, stores, parts.secrets, parts.observers)
-
-
-def sweeps_of(parts: Parts) -> list[Sweep]:
-    """What garbage collection does, and the periodic work that runs with it."""
-    settings, stores, warehouse = parts.settings, parts.stores, parts.warehouse
-    return [
-        *sweeps(stores, parts.secrets, settings.gc, warehouse=warehouse),
-        *periodic_sweeps(settings, stores, warehouse),
-    ]
 
 
 def rest_of(parts: Parts) -> RestApp:

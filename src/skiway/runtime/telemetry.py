@@ -122,7 +122,7 @@ class GcMetrics:
         self._metrics.set(definitions.TASK_LAST_START, started_ms, task=task)
         self._metrics.set(definitions.TASK_LAST_END, started_ms + tick.seconds * 1000, task=task)
         self._metrics.add(definitions.GC_COLLECTIONS, collector=tick.sweep)
-        self._metrics.add(definitions.GC_REMOVED, tick.progress.removed, collector=tick.sweep)
+        self._metrics.add(definitions.GC_REMOVED, tick.done.count, collector=tick.sweep)
         self._metrics.record(definitions.GC_PAUSE, tick.seconds, collector=tick.sweep)
         if tick.error is not None:
             self._metrics.add(definitions.GC_ERRORS, collector=tick.sweep)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
 from os import getpid
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from socket import gethostname
 from typing import Final
 
@@ -22,7 +21,7 @@ from skiway.config import Settings
 from skiway.config.metastore import JobStore
 from skiway.errors import SkiwayError, TimedOut, Unavailable
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.foundation.clock import Clock, utc_now
+from skiway.foundation.clock import Clock, TooLate, call_within, utc_now
 from skiway.metastore import Realm, webhooks
 from skiway.metastore.jobs.api import JobSchedule
 from skiway.metastore.jobs.queue import JobQueue, JobRules, leased
@@ -86,26 +85,6 @@ def reconciler_of(settings: Settings, secrets: SecretsStore, warehouse: Warehous
 
 
 @contextmanager
-def working(
-    settings: Settings,
-    stores: Stores,
-    reconciler: Reconciler,
-    metrics: Metrics,
-    large: LargeOptimizer | None = None,
-    functions: SparkFunctions | None = None,
-) -> Iterator[Worker | None]:
-    """Run jobs for the duration of the block, unless only separate workers do; then return unfinished jobs.
-
-    Yields the worker, if there is one.
-    """
-    if settings.reconciler.backend != "local":
-        yield None
-        return
-    with at_work(settings, stores, reconciler, metrics, large, functions) as worker:
-        yield worker
-
-
-@contextmanager
 def at_work(
     settings: Settings,
     stores: Stores,
@@ -114,31 +93,41 @@ def at_work(
     large: LargeOptimizer | None = None,
     functions: SparkFunctions | None = None,
 ) -> Iterator[Worker]:
-    """Create jobs by policy, and run jobs, for the duration of the block. Yields the worker."""
-    realm_of = realms_of(settings, stores)
+    """Create jobs by policy, and run the jobs of all accounts, for the duration of the block. Yields the worker.
+
+    At the end, unfinished jobs are returned to the queue.
+    """
+    realm_of, roles, own = realms_of(settings, stores), current_roles(settings), settings.reconciler
+    place, poll_s = spark_place(own.spark), own.poll_every.total_seconds()
     schedules: list[JobSchedule | PipelineSchedule] = [JobSchedule(stores, realm_of)]
     if settings.pipelines.enabled and reconciler.warehouse is not None:
-        area = PipelineArea(reconciler, current_roles(settings), allows_python=functions is not None)
+        area = PipelineArea(reconciler, roles, allows_python=functions is not None)
         schedules.append(PipelineSchedule(stores, realm_of, area))
-    every_s = settings.reconciler.poll_every.total_seconds()
-    with (
-        worker_of(settings, stores, reconciler, metrics, large, functions) as worker,
-        scheduling(schedules, every_s=every_s),
-    ):
-        yield worker
+    worker = Worker(
+        JobQueue(stores, rules=job_rules(own.job_store), on_attempt=count_attempts(metrics)),
+        jobs_of(
+            realm_of,
+            reconciler,
+            SparkQueries(place.session) if settings.pipelines.enabled else None,
+            large=large,
+            current_roles=roles,
+            functions=None if functions is None else lambda job: functions.for_job(leased(job)),
+        ),
+        name=worker_name(),
+        poll_s=poll_s,
+        at_once=own.parallel_jobs,
+        revive=place.revive,
+    )
 
-
-def scheduling(schedules: Sequence[JobSchedule | PipelineSchedule], *, every_s: float) -> AbstractContextManager[None]:
-    """Create jobs by policy for the duration of the block."""
-
-    def step() -> None:
+    def begin_due() -> None:
         for schedule in schedules:
             try:
                 schedule.begin_due()
             except SkiwayError as error:
                 log.warning("the search for connectors and pipelines that are due failed: %s", error)
 
-    return repeating(step, name="schedule", every_s=every_s, stop_s=STOP_S)
+    with worker, repeating(begin_due, name="schedule", every_s=poll_s, stop_s=STOP_S):
+        yield worker
 
 
 def spark_profile(settings: Settings) -> SparkProfile:
@@ -156,34 +145,6 @@ def realms_of(settings: Settings, stores: Stores) -> Callable[[str], Realm]:
     """The accounts whose jobs are run."""
     retention_s = settings.events.retention.total_seconds()
     return lambda account_id: Realm(stores, account_id, events_s=retention_s)
-
-
-def worker_of(
-    settings: Settings,
-    stores: Stores,
-    reconciler: Reconciler,
-    metrics: Metrics,
-    large: LargeOptimizer | None = None,
-    functions: SparkFunctions | None = None,
-) -> Worker:
-    """A worker for the jobs of all accounts."""
-    place = spark_place(settings.reconciler.spark)
-    queries = SparkQueries(place.session) if settings.pipelines.enabled else None
-    return Worker(
-        JobQueue(stores, rules=job_rules(settings.reconciler.job_store), on_attempt=count_attempts(metrics)),
-        jobs_of(
-            realms_of(settings, stores),
-            reconciler,
-            queries,
-            large=large,
-            current_roles=current_roles(settings),
-            functions=None if functions is None else lambda job: functions.for_job(leased(job)),
-        ),
-        name=worker_name(),
-        poll_s=settings.reconciler.poll_every.total_seconds(),
-        at_once=settings.reconciler.parallel_jobs,
-        revive=place.revive,
-    )
 
 
 def worker_name() -> str:
@@ -215,25 +176,14 @@ class WebSender:
 
     def __call__(self, account_id: str, url: str, body: bytes, headers: dict[str, str]) -> None:
         """Send; raise `SkiwayError` unless the answer has a status from 200 to 299."""
-        results: SimpleQueue[Exception | None] = SimpleQueue()
-
-        def run() -> None:
-            try:
-                self._post(account_id, url, body, headers)
-            except Exception as error:  # noqa: BLE001 - raised again below
-                results.put(error)
-            else:
-                results.put(None)
-
-        # An endpoint may send its answer byte by byte, which no timeout of a socket ends.
-        threading.Thread(target=run, name="webhook-request", daemon=True).start()
         try:
-            error = results.get(timeout=self._timeout_s)
-        except Empty:
+            # An endpoint may send its answer byte by byte, which no timeout of a socket ends.
+            call_within(self._timeout_s, lambda: self._post(account_id, url, body, headers), name="webhook-request")
+        except TooLate:
             raise self._silent() from None
-        if isinstance(error, SkiwayError):
-            raise error
-        if error is not None:
+        except SkiwayError:
+            raise
+        except Exception as error:
             raise Unavailable(f"the request failed: {type(error).__name__}", key="webhook.failed") from error
 
     def _post(self, account_id: str, url: str, body: bytes, headers: dict[str, str]) -> None:

@@ -113,6 +113,18 @@ def read_message(read: Callable[[int], bytes], max_bytes: int) -> tuple[dict[str
     return header, parts
 
 
+def write_frame(to: IO[bytes], kind: bytes, payload: bytes | pa.Buffer) -> None:
+    """Write a frame: a letter, the size and the content."""
+    to.write(kind + len(payload).to_bytes(_SIZE, "little"))
+    to.write(payload)
+    to.flush()
+
+
+def read_frame(read: Callable[[int], bytes], max_bytes: int) -> tuple[bytes, bytes]:
+    """Read a frame with a function as in `read_message`; raise `TooLarge` if the content has more than `max_bytes`."""
+    return read(1), read(_length(read, max_bytes))
+
+
 def _length(read: Callable[[int], bytes], limit: int) -> int:
     size = int.from_bytes(read(_SIZE), "little")
     if size > limit:

@@ -29,10 +29,12 @@ from skiway.sandbox.processes import (
     FILES_AT_ONCE,
     KEPT,
     SEND_FILES,
+    TooLarge,
     WorkerProcess,
     encode_table,
     file_identity,
     memory_bytes,
+    read_frame,
 )
 from skiway.sandbox.relations import BoundQuery, Expression, NamedTable, Parsed, Relation, ScanServer, StoredQuery
 
@@ -361,12 +363,10 @@ class QueryProcess:
 
     def _frame(self) -> tuple[bytes, bytes]:
         try:
-            head = self._process.read(9, self._deadline)
-            size = int.from_bytes(head[1:], "little")
-            if size > self._max_bytes:
-                self._is_clean = False
-                raise self._too_large()
-            return head[:1], self._process.read(size, self._deadline)
+            return read_frame(lambda size: self._process.read(size, self._deadline), self._max_bytes)
+        except TooLarge:
+            self._is_clean = False
+            raise self._too_large() from None
         except TimeoutError:
             self._is_clean = False
             raise self._late() from None

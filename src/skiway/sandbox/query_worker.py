@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from skiway.sandbox.databases import Databases
-from skiway.sandbox.processes import KEPT, READY, SEND_FILES, decode_table, exactly, read_message
+from skiway.sandbox.processes import KEPT, READY, SEND_FILES, decode_table, exactly, read_message, write_frame
 from skiway.sandbox.syntax import (
     Refused,
     cast_columns,
@@ -82,14 +82,14 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
         else:
             _run(databases, header, parts, responses)
             return
-        _write(responses, b"P", json.dumps(found).encode())
+        write_frame(responses, b"P", json.dumps(found).encode())
     except NO_MEMORY:
-        _write(responses, b"M", b"")
+        write_frame(responses, b"M", b"")
     except Refused as error:
-        _write(responses, b"E", str(error).encode())
+        write_frame(responses, b"E", str(error).encode())
     except (duckdb.Error, pa.ArrowException, OSError, EOFError) as error:
         is_memory = str(error).startswith("Out of Memory Error")  # of Arrow, which DuckDB reports as its own error
-        _write(responses, *((b"M", b"") if is_memory else (b"E", shown_error(error).encode())))
+        write_frame(responses, *((b"M", b"") if is_memory else (b"E", shown_error(error).encode())))
 
 
 def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes], responses: BinaryIO) -> None:
@@ -98,13 +98,13 @@ def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes]
         with databases.describing(header, parts) as database:
             _send_rows(_sendable(database.sql(header["sql"]).limit(0), plain=header["plain"]), responses)
     else:
-        _write(responses, KEPT if databases.has_kept(header) else SEND_FILES, b"")
+        write_frame(responses, KEPT if databases.has_kept(header) else SEND_FILES, b"")
         with databases.used(header, parts) as database:
             relation = database.sql(header["sql"])
             if header["explain"]:
                 relation = database.from_arrow(pa.table({"plan": [relation.explain()]}))
             _send_rows(_sendable(relation, plain=header["plain"]), responses)
-    _write(responses, b".", b"")
+    write_frame(responses, b".", b"")
 
 
 def _sendable(relation: duckdb.DuckDBPyRelation, *, plain: bool) -> duckdb.DuckDBPyRelation:
@@ -126,16 +126,10 @@ def _sendable(relation: duckdb.DuckDBPyRelation, *, plain: bool) -> duckdb.DuckD
 def _send_rows(relation: duckdb.DuckDBPyRelation, responses: BinaryIO) -> None:
     reader = relation.to_arrow_reader(_BATCH_ROWS)
     schema = _with_unique_names(reader.schema)
-    _write(responses, b"S", schema.serialize())
+    write_frame(responses, b"S", schema.serialize())
     for batch in reader:
         if batch.num_rows:
-            _write(responses, b"B", pa.RecordBatch.from_arrays(batch.columns, schema=schema).serialize())
-
-
-def _write(to: BinaryIO, kind: bytes, payload: bytes | pa.Buffer) -> None:
-    to.write(kind + len(payload).to_bytes(8, "little"))
-    to.write(payload)
-    to.flush()
+            write_frame(responses, b"B", pa.RecordBatch.from_arrays(batch.columns, schema=schema).serialize())
 
 
 def _with_unique_names(schema: pa.Schema) -> pa.Schema:

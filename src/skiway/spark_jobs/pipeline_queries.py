@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from skiway.errors import InvalidArgument, PreconditionFailed, Unsupported
 from skiway.formats import TableName
-from skiway.metastore.ingest.rows import FilePart, Target, Written, write_rows
+from skiway.metastore.ingest.rows import FilePart, Target, Written
 from skiway.metastore.pipelines.inputs import Input
 from skiway.metastore.pipelines.refreshing import QueryResult
-from skiway.spark_jobs.ingest.distribution import RESULT, collected, outcome_of
 from skiway.spark_jobs.session import PINNED, separate_session
+from skiway.spark_jobs.tasks import collected, in_tasks, written_by_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,12 +80,7 @@ class SparkResult:
 
     def write(self, target: Target) -> Written:
         """Run the query; each task writes the rows of its partition."""
-
-        def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-            outcome = outcome_of(lambda: write_rows(target, batches))
-            yield pa.record_batch({"place": pa.array([0], pa.int64()), "outcome": pa.array([outcome], pa.binary())})
-
-        return Written.all(collected(self.frame.mapInArrow(run, RESULT)), {})
+        return Written.all(collected(written_by_tasks(self.frame, target)), {})
 
 
 def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
@@ -109,13 +104,9 @@ def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
         for first in range(0, files.num_rows, _FILES_PER_TASK)
     ]
 
-    def scan(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch.column(0).to_pylist():
-                for rows in parts[place].batches():
-                    yield rows.select(plain.names).cast(plain)
-
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(scan, columns)
+    return in_tasks(
+        spark, parts, lambda part: (rows.select(plain.names).cast(plain) for rows in part.batches()), columns
+    )
 
 
 def _rejected(error: BaseException, views: Mapping[TableName, str]) -> InvalidArgument:

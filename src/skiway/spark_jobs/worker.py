@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import Cancelled, Conflict, NotFound, SkiwayError, Unsupported
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import Realm, quality
-from skiway.metastore.connectors.specs import EVERY_COLUMN, ColumnChoice
 from skiway.metastore.ingest.copying import DatabaseSource
 from skiway.metastore.jobs.api import keep_log
-from skiway.metastore.jobs.attempts import Amounts, Progress
+from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue, Lease, leased
 from skiway.metastore.pipelines.api import run_job
 from skiway.metastore.pipelines.inputs import CurrentRoles, PipelineArea
@@ -38,9 +37,9 @@ from skiway.metastore.resources import hierarchy
 from skiway.metastore.table_maintenance.api import SourceTables
 from skiway.metastore.table_maintenance.tasks import LargeOptimizer, run_task
 from skiway.model import v1
-from skiway.spark_jobs.ingest.distribution import SparkDistribution
 from skiway.spark_jobs.interruption import end_of_spark, interruptible, joined
 from skiway.spark_jobs.session import SparkPlace, spark_ui
+from skiway.spark_jobs.tasks import SparkDistribution
 from skiway.telemetry.logs import CollectedLog, collecting
 
 if TYPE_CHECKING:
@@ -117,33 +116,17 @@ class SparkProfile:
     in_process_bytes: int | None = None
 
     def __call__(
-        self,
-        realm: Realm,
-        table_id: v1.ResourceId,
-        snapshot: Snapshot,
-        *,
-        handle: TableHandle,
-        cancelled: Callable[[], bool],
-        columns: ColumnChoice = EVERY_COLUMN,
-        again: str = "",
-        on_progress: Callable[[Amounts, Amounts], None] = lambda _, __: None,
+        self, realm: Realm, table_id: v1.ResourceId, snapshot: Snapshot, *, handle: TableHandle, **how: Any
     ) -> ProfileReport:
-        from skiway.spark_jobs.profile.python_scans import SMALL
+        """Profile a snapshot, as `profile_snapshot` does with these arguments."""
+        from skiway.spark_jobs.profile.scans import SMALL
         from skiway.spark_jobs.profile.snapshots import Sampling, profile_snapshot
 
         above, at_most = self.sample_above_bytes, self.in_process_bytes
+        sampling = None if above is None else Sampling(above, self.sample_bytes)
+        small = SMALL if at_most is None else replace(SMALL, bytes=at_most)
         return profile_snapshot(
-            realm,
-            table_id,
-            snapshot,
-            handle=handle,
-            spark=self.spark,
-            columns=columns,
-            again=again,
-            on_progress=on_progress,
-            cancelled=cancelled,
-            sampling=None if above is None else Sampling(above, self.sample_bytes),
-            small=SMALL if at_most is None else replace(SMALL, bytes=at_most),
+            realm, table_id, snapshot, handle=handle, spark=self.spark, sampling=sampling, small=small, **how
         )
 
 

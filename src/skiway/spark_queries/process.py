@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from skiway.airport.wire.sizes import check_message, check_values
 from skiway.errors import InvalidArgument, LimitExceeded, Unavailable
-from skiway.sandbox.processes import read_until
+from skiway.sandbox.processes import TooLarge, read_frame, read_until
 from skiway.spark_queries.supervisor import MOST_PROCESSES, OUT_OF_MEMORY, TOO_MANY_PROCESSES, UNPROTECTED, unprotected
 
 _MAX_MESSAGE: Final = 1 << 30
@@ -153,11 +153,9 @@ class QueryProcess:
     def _message(self) -> tuple[bytes, bytes]:
         descriptor, deadline = self._answers.fileno(), self.deadline + _END_S
         try:
-            head = read_until(descriptor, 9, deadline)
-            size = int.from_bytes(head[1:], "little")
-            if size > _MAX_MESSAGE:
-                raise self._broken()
-            kind, payload = head[:1], read_until(descriptor, size, deadline)
+            kind, payload = read_frame(lambda size: read_until(descriptor, size, deadline), _MAX_MESSAGE)
+        except TooLarge:
+            raise self._broken() from None
         except (EOFError, TimeoutError, OSError, ValueError) as error:
             raise self._ended() from error
         if kind == b"E":

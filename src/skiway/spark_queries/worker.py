@@ -18,11 +18,12 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from skiway.sandbox.processes import write_frame
 from skiway.spark_jobs.java import ensure_java
 from skiway.spark_jobs.java_output import java_process
 from skiway.spark_jobs.session import Setting, SparkPlace
@@ -153,13 +154,13 @@ def main(arguments: Sequence[str]) -> None:
         spark = SparkPlace(query["master"], conf=_settings(query, folder)).only_session()
         frame = _frame(spark, query)
         schema = _columns(frame)
-        _write(answers, b"S", schema.serialize())
+        write_frame(answers, b"S", schema.serialize())
         sys.stdin.buffer.readline()  # until the server reads the rows
         for batch in _batches(frame, schema):
-            _write(answers, b"B", batch)
-        _write(answers, b".", b"")
+            write_frame(answers, b"B", batch)
+        write_frame(answers, b".", b"")
     except CodeError as error:
-        _write(answers, b"F", str(error).encode(errors="replace"))
+        write_frame(answers, b"F", str(error).encode(errors="replace"))
     except Exception as error:
         process = java_process()
         end = None if process is None else process.end()
@@ -168,11 +169,11 @@ def main(arguments: Sequence[str]) -> None:
         if process is None or end is not None:
             raise  # the process ends without an answer, as if it had been killed itself
         if isinstance(error, PySparkException | NotImplementedError):
-            _write(answers, b"E", _explained(error).encode())
+            write_frame(answers, b"E", _explained(error).encode())
             return
         traceback.print_exc()  # errors of Java have no class of Spark
         output = "the log of the job" if "python" in query else "the log of the server"
-        _write(answers, b"E", _explained(error, f"a task failed, and {output} says why").encode())
+        write_frame(answers, b"E", _explained(error, f"a task failed, and {output} says why").encode())
 
 
 def _ports(query: Mapping[str, Any]) -> list[int] | None:
@@ -255,12 +256,6 @@ def _explained(error: Exception, otherwise: str = "") -> str:
     found = _OWN_ERROR.search(text) or _CONDITION.search(text)
     line = str(found[1]) if found else otherwise or text.partition("\n")[0]
     return f"{line}, and {_UNTRUSTED_ADVICE}" if _UNTRUSTED in line else line
-
-
-def _write(to: BinaryIO, kind: bytes, payload: bytes | pa.Buffer) -> None:
-    to.write(kind + len(payload).to_bytes(8, "little"))
-    to.write(payload)
-    to.flush()
 
 
 if __name__ == "__main__":

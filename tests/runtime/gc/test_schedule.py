@@ -10,7 +10,8 @@ import pytest
 
 from metastore.resource_factory import behavior
 from skiway.errors import InvalidArgument, Unavailable
-from skiway.runtime.gc.schedule import GRACE_S, Progress, Schedule, Sweep, Tick
+from skiway.metastore.gc import Slice
+from skiway.runtime.gc.schedule import GRACE_S, Schedule, Sweep, Tick
 from skiway.storage import Stores, open_stores
 from storage.homes import Clock
 
@@ -25,11 +26,11 @@ class Pages:
         self.swept: list[int] = []
         self._count, self._clock, self._per_page_s, self._removed = count, clock, per_page_s, removed
 
-    def __call__(self, token: str | None) -> Progress:
+    def __call__(self, token: str | None) -> Slice:
         page = int(token or 0)
         self.swept.append(page)
         self._clock.advance(self._per_page_s)
-        return Progress(10, self._removed, (), str(page + 1) if page + 1 < self._count else None)
+        return Slice(10, unnamed=self._removed, next_token=str(page + 1) if page + 1 < self._count else None)
 
 
 class Ticks(list[Tick]):
@@ -59,7 +60,7 @@ def stores(clock):
         yield opened
 
 
-def sweep(step: Callable[[str | None], Progress], **options: Any) -> Sweep:
+def sweep(step: Callable[[str | None], Slice], **options: Any) -> Sweep:
     return Sweep("pages", step, **{"every_s": EVERY_S, "slice_s": SLICE_S, **options})
 
 
@@ -142,9 +143,9 @@ def test_servers_of_one_store_share_the_interval(stores, clock):
 def test_sweep_that_runs_on_another_server_is_not_started(stores, clock):
     waits = []
 
-    def meanwhile(_: str | None) -> Progress:
+    def meanwhile(_: str | None) -> Slice:
         waits.append(schedule(stores, clock, sweep(Pages(1, clock))).tick())
-        return Progress()
+        return Slice()
 
     schedule(stores, clock, sweep(meanwhile)).tick()
     assert waits == [SLICE_S + GRACE_S]
@@ -179,10 +180,10 @@ def test_lease_of_a_dead_server_expires(stores, clock):
 
 
 def test_server_with_an_expired_lease_does_not_move_the_cursor_back(stores, clock, caplog):
-    def exceed_lease(_: str | None) -> Progress:
+    def exceed_lease(_: str | None) -> Slice:
         clock.advance(SLICE_S + GRACE_S)
         schedule(stores, clock, sweep(Pages(9, clock, per_page_s=2.0))).tick()
-        return Progress(next_token="old")
+        return Slice(next_token="old")
 
     schedule(stores, clock, sweep(exceed_lease)).tick()
     pointer = stores.pointers.get(STATE)
@@ -211,7 +212,7 @@ def test_errors_are_reported_and_other_sweeps_continue(stores, clock, caplog):
     ticks = Ticks()
     pages, fails = Pages(1, clock), [Unavailable("the store is away"), RuntimeError("a bug"), None]
 
-    def step(token: str | None) -> Progress:
+    def step(token: str | None) -> Slice:
         if error := fails.pop(0):
             raise error
         return pages(token)
@@ -235,12 +236,12 @@ def test_error_keeps_the_cursor_but_invalid_token_restarts_the_sweep(stores, clo
     seen: list[str | None] = []
     fails: list[Exception | None] = [None, Unavailable("away"), InvalidArgument("no such page"), None]
 
-    def step(token: str | None) -> Progress:
+    def step(token: str | None) -> Slice:
         seen.append(token)
         if error := fails.pop(0):
             raise error
         clock.advance(SLICE_S)
-        return Progress(next_token="next")
+        return Slice(next_token="next")
 
     server = schedule(stores, clock, sweep(step))
     for _ in range(4):
@@ -267,7 +268,7 @@ def test_unavailable_store_is_retried_at_the_next_tick(stores, clock, monkeypatc
 def test_results_are_reported_and_logged(stores, clock, caplog):
     caplog.set_level(logging.INFO, "skiway.gc")
     ticks = Ticks()
-    step = lambda token: Progress(20, 3, ("/accounts/a/tables/by-id/t",))  # noqa: E731
+    step = lambda token: Slice(20, unnamed=3, damaged=("/accounts/a/tables/by-id/t",))  # noqa: E731
     schedule(stores, clock, sweep(step), observer=ticks).tick()
     assert ticks == [Tick("pages", clock(), 0.0, step(None))]
     assert "deleted 3 of 20" in caplog.text
@@ -276,9 +277,9 @@ def test_results_are_reported_and_logged(stores, clock, caplog):
 
 def test_failed_records_are_logged_and_counted_as_an_error(stores, clock, caplog):
     ticks = Ticks()
-    step = lambda token: Progress(20, 3, failed=("/transactions/due/1: its folder is away",))  # noqa: E731
+    step = lambda token: Slice(20, unnamed=3, failed=("/transactions/due/1: its folder is away",))  # noqa: E731
     schedule(stores, clock, sweep(step), observer=ticks).tick()
-    assert [(tick.progress.removed, tick.error) for tick in ticks] == [(3, "failed records")]
+    assert [(tick.done.count, tick.error) for tick in ticks] == [(3, "failed records")]
     assert "gc pages: one record cannot be processed" in caplog.text
     assert "/transactions/due/1: its folder is away" in caplog.text
 
@@ -286,7 +287,7 @@ def test_failed_records_are_logged_and_counted_as_an_error(stores, clock, caplog
 def test_stopping_ends_a_sweep_between_pages_and_then_the_thread(stores, clock):
     stop, pages = Event(), Pages(1000, clock)
 
-    def step(token: str | None) -> Progress:
+    def step(token: str | None) -> Slice:
         if token == "2":
             stop.set()
         return pages(token)

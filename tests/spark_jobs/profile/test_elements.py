@@ -20,7 +20,7 @@ from skiway.metastore import statistics
 from skiway.metastore.statistics.bounds import check_column
 from skiway.model import v1
 from skiway.spark_jobs.profile.job import profile
-from skiway.spark_jobs.profile.layouts import elements_of, file_schemas, layout_of
+from skiway.spark_jobs.profile.layouts import Found, file_schemas, layout_of
 from skiway.spark_jobs.profile.snapshots import Merged, merge, profile_snapshot
 from spark_jobs.lakes import SPARK, comparable, opened, write
 from spark_jobs.sample_profiles import file_table, row
@@ -207,21 +207,16 @@ def test_deleted_rows_make_figures_of_lists_bounds(deleted: dict[str, list[int]]
     assert stats.ndv.approx.confidence_lower == 0
 
 
-def test_values_that_spark_cannot_read_are_refused_with_a_reason() -> None:
+def test_values_that_cannot_be_profiled_are_refused_with_a_reason() -> None:
     odd = pa.schema({"halves": pa.list_(pa.float16()), "keys": pa.map_(pa.float16(), pa.int64())})
     file = with_ids(odd)
     layout = layout_of(file, element_leaves(file))
-    reasons = {leaf.path: dict(layout.refused)[leaf.id] for leaf in element_leaves(file)}
-    assert reasons == {
-        ("halves", "element"): "Spark cannot read halffloat as halffloat",
-        ("keys", "key"): "Spark cannot read halffloat as halffloat",
-        ("keys", "value"): "Spark cannot read int64 in keys",
-    }
+    halves, key, value = element_leaves(file)
+    assert dict(layout.refused) == dict.fromkeys((halves.id, key.id), "halffloat cannot be profiled as halffloat")
+    assert dict(layout.found) == {value.id: Found(("keys",), ("value",))}
 
 
-def test_names_are_quoted() -> None:
-    of = pa.schema({"a`b": pa.list_(pa.struct({"c.d": pa.int64()}))})
-    found = elements_of(of, ("a`b", "element", "c.d"))
-    assert found is not None
-    assert found.stored == "ARRAY<STRUCT<`c.d`: BIGINT>>"
-    assert found.array == "transform(`a``b`, e0 -> e0.`c.d`)"
+def test_values_are_found_below_the_first_list_or_map() -> None:
+    of = with_ids(pa.schema({"box": pa.struct({"element": pa.list_(pa.struct({"c.d": pa.int64()}))})}))
+    [leaf] = element_leaves(of)
+    assert dict(layout_of(of, [leaf]).found) == {leaf.id: Found(("box", "element"), ("element", "c.d"))}

@@ -21,10 +21,8 @@ import scope
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore.statistics.bounds import bound, logical_type
 from skiway.model import v1
-from skiway.spark_jobs.profile import job, python_scans
-from skiway.spark_jobs.profile import python_scans as python_tasks
+from skiway.spark_jobs.profile import scans
 from skiway.spark_jobs.profile.column_statistics import EXACT, RANKS
-from skiway.spark_jobs.profile.scanning import Scan, ScanResult, run_scan
 from skiway.spark_jobs.profile.sketches import write_puffin
 from skiway.spark_jobs.profile.snapshots import Merged, merge
 from spark_jobs.lakes import SPARK, comparable, opened, quantiles, write
@@ -226,20 +224,7 @@ class TestWithSpark:
     ) -> None:
         """Of files with several row groups, each part is summarized by another task."""
         if row_group_size:
-            monkeypatch.setattr(python_scans, "_PART_BYTES", 8_000)
-        monkeypatch.setattr(python_tasks, "run_scan", only_lists)
+            monkeypatch.setattr(scans, "_PART_BYTES", 8_000)
         compute = partial(profiled, spark)
         count = compared(tmp_path, self.tables, compute, with_lists=True, row_group_size=row_group_size)
         assert count > 100 * len(self.tables), count
-
-    def test_figures_of_spark_are_those_of_exact_sql(
-        self, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(job, "scan_files", run_scan)
-        count = compared(tmp_path, self.tables, partial(profiled, spark), with_lists=True)
-        assert count > 100 * len(self.tables), count
-
-
-def only_lists(session: SparkSession, scan: Scan, files: pa.Table) -> ScanResult:
-    assert scan.elements is not None, "Spark read the files itself"
-    return run_scan(session, scan, files)

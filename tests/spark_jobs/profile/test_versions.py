@@ -19,7 +19,7 @@ from skiway.metastore import connectors, quality, statistics
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.statistics.file_table import ProfileRecords, written
 from skiway.model import v1
-from skiway.spark_jobs.profile import python_scans, snapshots, store
+from skiway.spark_jobs.profile import scans, snapshots, store
 from skiway.spark_jobs.profile.snapshots import ProfileReport
 from skiway.spark_jobs.profile.values import ValueKind, value_kind
 from skiway.spark_jobs.worker import SparkProfile, jobs_of
@@ -47,7 +47,7 @@ def opened_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(Path(path).name)
         return original(access, path)
 
-    monkeypatch.setattr(python_scans, "checked_file", counted)
+    monkeypatch.setattr(scans, "checked_file", counted)
     return found
 
 

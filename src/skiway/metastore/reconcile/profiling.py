@@ -134,7 +134,7 @@ def profile_table(
     table = states.load(realm, warehouse, table_id)
     snapshot, chosen = table.handle.current(), chosen_columns(v1.ConnectorSource(), columns)
     outcome = Outcome(scanned=1, stages=Stages(v1.CAP_STATS_ONLY_ASYNC, total=1))
-    if snapshot is None or not (again or _lacks(realm, table.id, snapshot, handle=table.handle, columns=chosen)):
+    if snapshot is None or not (again or lacks_statistics(realm, table.id, snapshot, table.handle, chosen)):
         return outcome
     name = table.table.display_name
     outcome.stages.begun(name)
@@ -164,14 +164,21 @@ def profile_table(
     return outcome
 
 
-def _lacks(realm: Realm, table_id: str, snapshot: Snapshot, *, handle: TableHandle, columns: ColumnChoice) -> bool:
-    """Whether a file was never profiled, or a requested column was left out."""
-    found = statistics.table_statistics(realm, table_id, snapshot.id)
-    properties = found.properties if found else {}
-    if found is None or statistics.lacks_profiles(found, default=-1):
+def lacks_statistics(
+    realm: Realm,
+    table_id: str,
+    snapshot: Snapshot,
+    handle: TableHandle,
+    columns: ColumnChoice,
+    *,
+    lacks_files: Callable[[v1.TableStats], bool] = lambda stats: statistics.lacks_profiles(stats, default=-1),
+) -> bool:
+    """Whether a snapshot has to be profiled: it has no statistics, or they lack files or requested columns."""
+    stats = statistics.table_statistics(realm, table_id, snapshot.id)
+    if stats is None or lacks_files(stats):
         return True
-    left_out = {int(number) for number in properties.get(LEFT_OUT, "").split(",") if number}
-    return bool(left_out - columns.left_out(handle.schema_at(snapshot)))
+    left_out = {int(number) for number in stats.properties.get(LEFT_OUT, "").split(",") if number}
+    return bool(left_out and left_out - columns.left_out(handle.schema_at(snapshot)))
 
 
 MOST_COMMITS: Final = 200

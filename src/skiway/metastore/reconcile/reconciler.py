@@ -38,7 +38,6 @@ from skiway.metastore.reconcile.mirroring import (
     store_problem,
 )
 from skiway.metastore.reconcile.outcomes import (
-    LEFT_OUT,
     TRANSIENT,
     Control,
     Outcome,
@@ -465,15 +464,14 @@ class _Pass:
         return chosen_columns(self.connector.source, self.scope.columns)
 
     def _lacks(self, table_id: v1.ResourceId, snapshot: Snapshot, handle: TableHandle, *, is_current: bool) -> bool:
-        """Whether the snapshot has to be profiled: it has no statistics, or columns or files are missing in them."""
-        found = statistics.table_statistics(self.realm, table_id.id, snapshot.id)
-        if found is None or self.again:
-            return True
-        properties = found.properties
-        if is_current and statistics.lacks_profiles(found, default=found.data_file_count):
-            return True
-        left_out = {int(number) for number in properties.get(LEFT_OUT, "").split(",") if number}
-        return bool(left_out - self._columns.left_out(handle.schema_at(snapshot))) if left_out else False
+        """Whether the snapshot has to be profiled. Statistics of older ones may lack files, which may be gone."""
+
+        def lacks_files(stats: v1.TableStats) -> bool:
+            return is_current and statistics.lacks_profiles(stats, default=stats.data_file_count)
+
+        return self.again or profiling.lacks_statistics(
+            self.realm, table_id.id, snapshot, handle, self._columns, lacks_files=lacks_files
+        )
 
     def _profile_snapshot(self, table_id: v1.ResourceId, snapshot: Snapshot, handle: TableHandle) -> dict[str, str]:
         """Profile a snapshot, and return the files that could not be read, with the reasons."""

@@ -6,14 +6,13 @@ Credentials never appear in a message.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 from skiway.errors import InvalidArgument, SkiwayError, TimedOut, Unsupported
 from skiway.formats import Source, open_source
+from skiway.foundation.clock import TooLate, call_within
 from skiway.metastore.connectors.credentials import are_sent_alike, check_credentials, credentials
 from skiway.metastore.connectors.specs import ROWS_ONLY, check
 from skiway.metastore.jobs.attempts import clipped
@@ -35,16 +34,7 @@ Opener = Callable[..., Source]
 AMBIENT: Final = "s3.ambient-credentials"
 PATIENCE_S: Final = 15.0
 KINDS: Mapping[int, str] = {
-    v1.CK_ICEBERG: "iceberg",
-    v1.CK_DELTA: "delta",
-    v1.CK_PARQUET: "parquet",
-    v1.CK_CSV: "csv",
-    v1.CK_JSON: "json",
-    v1.CK_JDBC: "jdbc",
-    v1.CK_AIRPORT: "airport",
-    v1.CK_GLUE: "glue",
-    v1.CK_UNITY: "unity",
-    v1.CK_HIVE: "hive",
+    number: name.removeprefix("CK_").lower() for name, number in v1.ConnectorKind.items() if number
 }
 
 
@@ -159,26 +149,16 @@ def validate(
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return or raise what `call` does; raise `TimedOut` if it takes longer. Its thread is then left to itself."""
-    results: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            results.put((call(), None))
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller
-            results.put((None, error))
-
-    threading.Thread(target=run, name="validate", daemon=True).start()
+    """Return or raise what `call` does; raise `TimedOut` if it takes longer."""
     try:
-        result, error = results.get(timeout=seconds)
-    except Empty:
+        return call_within(seconds, call, name="validate")
+    except TooLate:
         message = f"the upstream did not respond within {seconds:g} s: check its address, or try again"
         raise TimedOut(message, key="source.silent") from None
-    if isinstance(error, SkiwayError):
-        raise error
-    if error is not None:
+    except SkiwayError:
+        raise
+    except Exception as error:
         raise InvalidArgument(f"the upstream cannot be read: {type(error).__name__}", key="source.failed") from error
-    return result  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from skiway.errors import Conflict, InvalidArgument
+from skiway.metastore.gc import Slice
 from skiway.metastore.records import keys
 from skiway.storage import ABSENT, Clock, Pointer, PointerStore, utc_now
 
@@ -116,32 +117,11 @@ class Leases:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a run, and where to continue; without a token, the sweep is complete."""
-
-    looked_at: int = 0
-    removed: int = 0
-    damaged: tuple[str, ...] = ()
-    next_token: str | None = None
-    failed: tuple[str, ...] = ()
-
-    def followed_by(self, other: Progress) -> Progress:
-        """The sum of both."""
-        return Progress(
-            self.looked_at + other.looked_at,
-            self.removed + other.removed,
-            (*self.damaged, *other.damaged),
-            other.next_token,
-            (*self.failed, *other.failed),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Sweep:
     """A sweep with its interval and limits. `step` processes one page, starting at a token."""
 
     name: str
-    step: Callable[[str | None], Progress]
+    step: Callable[[str | None], Slice]
     every_s: float
     slice_s: float
     batch_limit: int | None = None
@@ -155,7 +135,7 @@ class Tick:
     sweep: str
     started_at: datetime
     seconds: float
-    progress: Progress
+    done: Slice
     error: str | None = None
 
 
@@ -209,14 +189,14 @@ class Schedule:
             done = self._sweep(sweep, lease, stopping)
             error = "failed records" if done.failed else None
         except Exception as raised:  # noqa: BLE001 - whatever the store raised, the next tick retries
-            done, error = Progress(), type(raised).__name__
+            done, error = Slice(), type(raised).__name__
             log.error("gc %s failed, retrying in %.0f s: %s", sweep.name, sweep.every_s, raised)
         _log(sweep, done)
         if self._observer is not None:
             self._observer.ended(Tick(sweep.name, started_at, self._monotonic() - started, done, error))
         return sweep.every_s
 
-    def _sweep(self, sweep: Sweep, lease: Lease, stopping: Callable[[], bool]) -> Progress:
+    def _sweep(self, sweep: Sweep, lease: Lease, stopping: Callable[[], bool]) -> Slice:
         token = lease.token
         try:
             done = self._work(sweep, token, stopping)
@@ -228,23 +208,23 @@ class Schedule:
             self._leases.release(lease, token=token, after_s=sweep.every_s)
         return done
 
-    def _work(self, sweep: Sweep, token: str | None, stopping: Callable[[], bool]) -> Progress:
+    def _work(self, sweep: Sweep, token: str | None, stopping: Callable[[], bool]) -> Slice:
         """Process pages, at least one, until a limit is reached."""
         deadline = self._monotonic() + sweep.slice_s
         done = sweep.step(token)
         while done.next_token is not None and self._monotonic() < deadline and not stopping():
-            if sweep.batch_limit is not None and done.removed >= sweep.batch_limit:
+            if sweep.batch_limit is not None and done.count >= sweep.batch_limit:
                 break
             done = done.followed_by(sweep.step(done.next_token))
         return done
 
 
-def _log(sweep: Sweep, done: Progress) -> None:
+def _log(sweep: Sweep, done: Slice) -> None:
     for key in done.damaged:
         log.error(
             "gc %s: the content of %s is missing: restore it from a backup, or delete the resource", sweep.name, key
         )
     for text in done.failed:
         log.error("gc %s: one record cannot be processed, and is tried again in the next run: %s", sweep.name, text)
-    if done.removed:
-        log.info("gc %s: deleted %d of %d", sweep.name, done.removed, done.looked_at)
+    if done.count:
+        log.info("gc %s: deleted %d of %d", sweep.name, done.count, done.looked_at)

@@ -22,9 +22,8 @@ from skiway.metastore.ingest.positions import (
     cursor_range,
     overlap_starts,
 )
-from skiway.metastore.ingest.rows import Target, Written, key_fields_of, keys_of_files, looked_up, write_rows
+from skiway.metastore.ingest.rows import Target, Written, key_fields_of, keys_of_files, looked_up
 from skiway.security.source_access.databases import JdbcDatabase, checked_jdbc
-from skiway.spark_jobs.ingest.distribution import RESULT, SparkDistribution, outcome_of
 from skiway.spark_jobs.ingest.jdbc import (
     COLUMNS,
     DRIVERS,
@@ -41,6 +40,7 @@ from skiway.spark_jobs.ingest.jdbc import (
 )
 from skiway.spark_jobs.java import add_jar
 from skiway.spark_jobs.profile.values import quoted as quoted_in_spark
+from skiway.spark_jobs.tasks import SparkDistribution, written_by_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -309,12 +309,7 @@ class DatabaseChanges:
         rows_of = self._rows()
         names = rows_of.columns
         numbered = rows_of.toDF(*(f"c{place}" for place in range(len(names))))  # any name can be that of a column
-
-        def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-            outcome = outcome_of(lambda: write_rows(target, (each.rename_columns(names) for each in batches)))
-            yield pa.record_batch({"place": pa.array([0], pa.int64()), "outcome": pa.array([outcome], pa.binary())})
-
-        made = self.table.database.queries.collected(numbered.mapInArrow(run, RESULT))
+        made = self.table.database.queries.collected(written_by_tasks(numbered, target, names))
         rows = sum(each.rows for each in made)
         written = Written.all(made, {})
         # Without keys, rows that are read again replace those with the same value of the cursor column.

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import NotFound, PermissionDenied, PreconditionFailed, SkiwayError, Unauthorized, Unavailable
 from skiway.security.source_access.databases import Dialect, JdbcDatabase
-from skiway.spark_jobs.ingest.distribution import collected
 from skiway.spark_jobs.interruption import check_interrupted
+from skiway.spark_jobs.tasks import collected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -225,7 +225,7 @@ class Queries:
             **({"open_mode": "1"} if self._at.dialect == "sqlite" else {}),  # read-only
         }
         table = f"({sql}) AS copied"
-        with self._translated():
+        with _translated(self._at):
             if each:
                 return self._spark().read.jdbc(self._at.url, table, predicates=each, properties=properties)
             return self._spark().read.jdbc(self._at.url, table, properties=properties)
@@ -238,17 +238,14 @@ class Queries:
 
     def fetched(self, frame: DataFrame) -> list[dict[str, Any]]:
         """The few rows of a frame."""
-        with self._translated():
+        with _translated(self._at):
             found: list[dict[str, Any]] = frame.toArrow().to_pylist()
         return found
 
     def collected(self, frame: DataFrame) -> list[Any]:
         """The results in a frame of outcomes."""
-        with self._translated():
+        with _translated(self._at):
             return collected(frame)
-
-    def _translated(self) -> _Translated:
-        return _Translated(self._at)
 
 
 def _asked_sqlite(at: JdbcDatabase, sql: str) -> list[dict[str, Any]]:
@@ -268,23 +265,19 @@ def _asked_sqlite(at: JdbcDatabase, sql: str) -> list[dict[str, Any]]:
         ) from None
 
 
-class _Translated:
+@contextmanager
+def _translated(at: JdbcDatabase) -> Iterator[None]:
     """A block that uses a database. What its driver says is only in the log, since it can contain anything."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
 
-    def __init__(self, at: JdbcDatabase) -> None:
-        self._at = at
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException
-
-        cause = error.__cause__ if isinstance(error, Unavailable | PreconditionFailed) else error
+    try:
+        yield
+    except (PySparkException, Py4JError, Unavailable, PreconditionFailed) as error:
+        cause = error.__cause__ if isinstance(error, SkiwayError) else error
         if not isinstance(cause, PySparkException | Py4JError):
-            return
+            raise
         check_interrupted(cause)
         text = str(cause)
         log.warning("the database failed: %s", " ".join(text.split("\n")[:2])[:1000])
-        raise database_error(self._at, text) from None
+        raise database_error(at, text) from None

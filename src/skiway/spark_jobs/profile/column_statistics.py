@@ -347,7 +347,7 @@ class ColumnStatistics:
     def _put_spread(self, stats: v1.ColumnStats, buckets: int) -> dict[str, str]:
         kind = value_kind(self.leaf.type)
         sketches = self._profiles["kll"].drop_null().to_pylist()
-        found = distribution(sketches, buckets=buckets, ranks=RANKS) if kind and kind.number else None
+        found = distribution(sketches, buckets=buckets, ranks=RANKS) if kind and kind.is_number else None
         if found is None or self._defaulted or not stats.HasField("min") or not stats.HasField("max"):
             return {}
         values = numbers_as_text([*found.bounds, *found.quantiles.values()], self.leaf.type)

@@ -44,32 +44,29 @@ MAX_BOUND_LENGTH: Final = 256
 """Bounds of strings and bytes are truncated to this length."""
 
 
-def figures_of(
-    files: pa.Table, result: pa.Table, *, column_id: int, of: pa.DataType, kind: ValueKind, elements: bool = False
-) -> pa.Table:
-    """The profile of a column in `files`, from the result of Spark, which has a row per file in the same order.
+def figures_of(files: pa.Table, result: pa.Table, *, column_id: int, of: pa.DataType, kind: ValueKind) -> pa.Table:
+    """The profile of a column in `files`, from the result of a scan, which has a row per file in the same order.
 
-    Of a column in lists or maps, Spark has counted the `elements` as rows.
+    Of a column in lists or maps, the scan also has the `count` of its values.
     """
-    found = {name: result[name].combine_chunks() for name in result.column_names}
-    rows, values = found["rows"], found["values"]
-    width = pc.multiply(values, kind.width) if kind.width is not None else pc.fill_null(found["width"], 0)
-    low, high = (typed(found[name], of) for name in ("min", "max"))
+    figures = {name: result[name].combine_chunks() for name in result.column_names}
+    rows, values, elements = figures["rows"], figures["values"], figures.get("count")
+    low, high = (typed(figures[name], of) for name in ("min", "max"))
     bounds, exact = _bounds(low, high, of)
     return _rows(
         files,
         column_id=pa.repeat(pa.scalar(column_id, pa.int32()), files.num_rows),
-        row_count=files["row_count"] if elements else rows,
-        element_count=rows if elements else None,
-        null_count=pc.subtract(rows, values),
-        nan_count=pc.fill_null(found["nans"], 0) if kind.has_nan else pa.repeat(0, files.num_rows),
-        total_width=width,
+        row_count=rows,
+        element_count=elements,
+        null_count=pc.subtract(rows if elements is None else elements, values),
+        nan_count=figures["nans"] if kind.has_nan else pa.repeat(0, files.num_rows),
+        total_width=pc.multiply(values, kind.width) if kind.width is not None else figures["width"],
         **bounds,
         exact=exact,
-        theta=found["theta"],
+        theta=figures["theta"],
         domain=pa.repeat(kind.domain, files.num_rows),
-        kll=found.get("kll"),
-        top=_top(found["top"], of) if "top" in found else None,
+        kll=figures.get("kll"),
+        top=_top(figures["top"], of) if "top" in figures else None,
     )
 
 
@@ -123,7 +120,7 @@ def _rows(files: pa.Table, **figures: pa.Array | None) -> pa.Table:
 
 
 def typed(result: pa.Array, of: pa.DataType) -> pa.Array:
-    """Cast a result of Spark to the type of the column."""
+    """Cast a figure of a scan to the type of the column."""
     plain = pa.decimal128(20, 0) if of == pa.uint64() else storage_type_of(of)
     if pa.types.is_time(plain) and plain.unit != "ns":
         return result.cast(pa.time64("us")).cast(plain)
@@ -190,7 +187,7 @@ def _successor(last: Any) -> Any:
 
 
 def _top(result: pa.Array, of: pa.DataType) -> pa.Array:
-    """The frequent values as text, without NULL, which Spark counts as a value, and NaN, which has no text."""
+    """The frequent values as text, without NaN, which has none."""
     pairs, owners = result.flatten(), pc.list_parent_indices(result)
     text = texts(typed(pairs.field("item"), of), of)
     valid = text.is_valid()

@@ -1,14 +1,13 @@
 """The job: one pass over data files, with a profile per file and column as the result.
 
-Spark runs it in this process, on a cluster and on Spark Connect. Files with the same layout are read together, in batches that keep
-the query plan small. If the files are few and small, this process reads them itself.
+Spark runs it in this process, on a cluster and on Spark Connect. Files with the same layout are read together, some columns at a
+time, which limits the size of a result. If the files are few and small, this process reads them itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -30,10 +29,8 @@ from skiway.spark_jobs.profile.figures import (
     unreadable_columns,
 )
 from skiway.spark_jobs.profile.layouts import FileSchemas, Layout, layout_of
-from skiway.spark_jobs.profile.python_scans import InProcessScans, SmallScan, scan_files
-from skiway.spark_jobs.profile.scanning import Constants, Scan, ScanFiles, ScanResult
-from skiway.spark_jobs.profile.values import value_kind
-from skiway.spark_jobs.session import PINNED, Setting, separate_session
+from skiway.spark_jobs.profile.scans import InProcessScans, Scan, ScanFiles, ScanResult, SmallScan, scan_in_tasks
+from skiway.spark_jobs.profile.values import kind_of, value_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,11 +51,6 @@ class Budget:
 
 USUAL: Final = Budget()
 _AT_ONCE: Final = 8  # footers
-_SETTINGS: Final[dict[str, Setting]] = {
-    **PINNED,
-    "spark.sql.ansi.enabled": False,  # ANSI mode forbids casts from int to bytes
-    "spark.sql.caseSensitive": True,
-}
 
 
 def profile(
@@ -69,14 +61,15 @@ def profile(
     schemas: FileSchemas,
     specs: Sequence[PartitionSpec] = (),
     budget: Budget = USUAL,
+    access: Files | None = None,
 ) -> pa.Table:
     """Profile data files on Spark. They are rows of a file table; the result has the schema `PROFILE`, sorted by path and column.
 
     The leaves of `schema` are matched by id with the file schemas that `schemas` returns. Values that are only in paths
-    are taken from the partition, by `specs`. A column that Spark cannot read has an `error` instead of figures. A file
-    that cannot be read has a single row with an `error` and no column.
+    are taken from the partition, by `specs`. A column that cannot be read has an `error` instead of figures. A file
+    that cannot be read has a single row with an `error` and no column. `access` opens the files; without it, they are on disk.
     """
-    parts = list(profiled(lambda: spark, files, schema, schemas=schemas, specs=specs, budget=budget))
+    parts = list(profiled(lambda: spark, files, schema, schemas=schemas, specs=specs, budget=budget, access=access))
     return pa.concat_tables([PROFILE.empty_table(), *parts]).sort_by(
         [("path", "ascending"), ("column_id", "ascending")]
     )
@@ -97,7 +90,7 @@ def profiled(
     """Like `profile`, but yields the complete profiles of some files at a time, as they are done.
 
     `spark` returns the session. The footers of the files are read in the background while it starts, and while it profiles other
-    files. `access` opens the files in tasks if Spark cannot, and has the S3 properties that Spark must use.
+    files. `access` opens the files; without it, they are on disk.
 
     If the files are `small`, this process scans them with `access`, and raises `Cancelled` as soon as `cancelled` returns true. `spark` is
     then called only for files that this process cannot read.
@@ -108,18 +101,10 @@ def profiled(
     unreadable = [leaf for leaf in every if value_kind(leaf.type) is None]
     batches = [data.slice(first, budget.files) for first in range(0, data.num_rows, budget.files)]
     background = ThreadPoolExecutor(1)
-    sessions = ExitStack()
-
-    @cache
-    def started() -> SparkSession:
-        return spark()
-
-    @cache
-    def separated() -> SparkSession:
-        return sessions.enter_context(profile_session(started()))
+    started = cache(spark)
 
     def on_spark(scan: Scan, some: pa.Table) -> ScanResult:
-        return scan_files(separated(), scan, some)
+        return scan_in_tasks(started(), scan, some)
 
     try:
         grouped = background.map(lambda some: _by_layout(some, columns, schemas), batches)
@@ -139,7 +124,6 @@ def profiled(
             yield pa.concat_tables(parts)
     finally:
         background.shutdown(cancel_futures=True)
-        sessions.close()
 
 
 def _by_layout(files: pa.Table, columns: Sequence[Leaf], schemas: FileSchemas) -> list[tuple[Layout | str, pa.Table]]:
@@ -176,42 +160,39 @@ class _Job:
         in_path = {field.source_id for spec in self.specs for field in spec.fields if field.transform == "identity"}
         found, refused = dict(self.layout.found), dict(self.layout.refused)
         absent = [leaf for leaf in self.columns if leaf.id not in found and leaf.id not in refused]
-        constant = [leaf for leaf in absent if leaf.id in in_path]
-        read = [leaf for leaf in self.columns if leaf.id in found] + constant
+        constant = tuple(leaf for leaf in absent if leaf.id in in_path)
+        read = [leaf for leaf in self.columns if leaf.id in found or leaf in constant]
         parts, good = self._scan(files, read, constant)
         rows = good["row_count"].combine_chunks()
         defaulted = defaulted_fields(self.schema.json)
-        in_lists = self._in_lists
+        in_lists = {leaf.id for leaf in element_leaves(self.schema.arrow)}
         present = {leaf.path[0] for leaf in self.columns if leaf.id in found or leaf.id in refused}
-        reasons = refused | {leaf.id: f"Spark cannot read {leaf.type}" for leaf in self.unreadable}
+        reasons = refused | {leaf.id: f"{leaf.type} cannot be profiled" for leaf in self.unreadable}
         for leaf in absent:
             if leaf.id in defaulted:
                 reasons[leaf.id] = ADDED_LATER
             elif leaf.id in in_lists and leaf.path[0] in present:
                 reasons[leaf.id] = "the file was written before the field was added"
             elif leaf not in constant:
-                kind = value_kind(leaf.type)
-                assert kind is not None
-                parts.append(
-                    empty_elements(good, column_id=leaf.id, kind=kind)
-                    if leaf.id in in_lists
-                    else all_null_columns(good, rows, column_id=leaf.id, kind=kind)
-                )
+                nothing = empty_elements(good, column_id=leaf.id, kind=kind_of(leaf))
+                nulls = all_null_columns(good, rows, column_id=leaf.id, kind=kind_of(leaf))
+                parts.append(nothing if leaf.id in in_lists else nulls)
         parts += [unreadable_columns(good, rows, column_id=number, reason=reason) for number, reason in reasons.items()]
         return pa.concat_tables([PROFILE.empty_table(), *parts])
 
     def _scan(
-        self, files: pa.Table, columns: Sequence[Leaf], constant: Sequence[Leaf]
+        self, files: pa.Table, columns: Sequence[Leaf], constant: tuple[Leaf, ...]
     ) -> tuple[list[pa.Table], pa.Table]:
         """Profile the columns that can be read; also returns the readable files, with their row counts."""
         parts: list[pa.Table] = []
-        for group in self._groups(columns):
+        for first in range(0, len(columns), self.budget.columns):
             if not files.num_rows:
                 break
             scan = Scan(
                 self.layout,
-                tuple(group),
-                Constants(tuple(leaf for leaf in group if leaf in constant), tuple(self.specs)),
+                tuple(columns[first : first + self.budget.columns]),
+                constant,
+                tuple(self.specs),
                 lg_k=self.budget.lg_k,
                 top=self.budget.top,
                 access=self.access,
@@ -222,23 +203,6 @@ class _Job:
             parts += [result, failures]
         return parts, files
 
-    @property
-    def _in_lists(self) -> frozenset[int]:
-        return frozenset(leaf.id for leaf in element_leaves(self.schema.arrow))
-
-    def _groups(self, columns: Sequence[Leaf]) -> Iterator[Sequence[Leaf]]:
-        """The columns of each query. Those in lists and maps have queries of their own."""
-        in_lists = self._in_lists
-        plain = [leaf for leaf in columns if leaf.id not in in_lists]
-        for first in range(0, len(plain), self.budget.columns):
-            yield plain[first : first + self.budget.columns]
-        yield from ([leaf] for leaf in columns if leaf.id in in_lists)
-
 
 def _without(part: pa.Table, failures: pa.Table) -> pa.Table:
     return part.filter(pc.invert(pc.is_in(part["path"], value_set=failures["path"].combine_chunks())))
-
-
-def profile_session(spark: SparkSession) -> AbstractContextManager[SparkSession]:
-    """A session with the settings that the queries of profiles need, for a block."""
-    return separate_session(spark, _SETTINGS)

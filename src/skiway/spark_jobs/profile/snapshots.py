@@ -43,7 +43,7 @@ from skiway.spark_jobs.profile.column_statistics import (
 )
 from skiway.spark_jobs.profile.job import USUAL, Budget, profiled
 from skiway.spark_jobs.profile.layouts import file_schemas
-from skiway.spark_jobs.profile.python_scans import SMALL, SmallScan
+from skiway.spark_jobs.profile.scans import SMALL, SmallScan
 from skiway.spark_jobs.profile.sketches import CONFIDENCE, distinct_count, distribution, write_puffin
 from skiway.spark_jobs.profile.store import ProfileStore
 from skiway.spark_jobs.profile.values import value_kind

@@ -1,4 +1,4 @@
-"""How Spark reads, hashes and orders the values of each type, and how they are formatted as text."""
+"""How the values of each type are processed, and how they are formatted as text."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.formats.canonical import canonical_columns, logical_type
-from skiway.formats.schemas import with_id
+from skiway.formats.schemas import Leaf, with_id
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
 
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """How Spark processes the values of a column, as SQL in which `{v}` is a value of the Spark type `sql`.
+    """How the values of a column are processed: as values of the Arrow type `type`.
 
-    `hashed` is the input of the theta sketch, and `domain` names its form: sketches of different domains cannot be merged.
-    `number` is the input of the KLL sketch, as a double. `width` is the size of a value in bytes, if all have the same.
+    `domain` names what the theta sketch hashes: sketches of different domains cannot be merged. If a value `is_number`, or can be
+    counted as one, it is in the KLL sketch. `width` is the size of a value in bytes, if all have the same.
     Frequent values are computed only if `ranked`: measurements and timestamps rarely repeat, and finding frequent ones is
     expensive. `as_iceberg` says whether Iceberg hashes the same bytes.
 
@@ -28,75 +28,46 @@ class ValueKind:
     computed per file sets it to the new `CURRENT_VERSION` of the metastore's statistics.
     """
 
-    sql: str
+    type: pa.DataType
     domain: str
-    hashed: str
-    number: str | None = None
     width: int | None = None
+    is_number: bool = True
     ranked: bool = True
     has_nan: bool = False
     as_iceberg: bool = True
     since: int = 0
 
+    @property
+    def unit(self) -> str:
+        """The unit in which times are processed as numbers."""
+        return "ns" if self.domain == "nanos" else "us"
 
-# Iceberg hashes its single-value serialization, in which an int is four bytes in little-endian order. Spark casts an int
-# to bytes in big-endian order, so the bytes are reversed first.
-_REVERSED_BYTES: Final = (
-    "CAST(shiftleft({n}, 24) | shiftleft({n} & 65280, 8) | (shiftrightunsigned({n}, 8) & 65280) "
-    "| shiftrightunsigned({n}, 24) AS BINARY)"
-)
+
 _SMALL_INTS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
-_SPARK_TYPES: Final = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.uint8(): "SMALLINT",
-    pa.uint16(): "INT",
-    pa.uint32(): "BIGINT",
-    pa.uint64(): "DECIMAL(20,0)",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "STRING",
-    pa.binary(): "BINARY",
-}
 _FIRST_NANO, _LAST_NANO = -(2**63), 2**63 - 1
-_MICROS: Final = "unix_micros(CAST({v} AS TIMESTAMP))"
 
 
 def value_kind(of: pa.DataType) -> ValueKind | None:
-    """How Spark processes a column of this type; None if it cannot read the type."""
+    """How a column of this type is processed; None if it is not."""
     of = storage_type_of(of)
     if pa.types.is_boolean(of):
-        return ValueKind("BOOLEAN", "boolean", "CASE WHEN {v} THEN X'01' WHEN NOT {v} THEN X'00' END", width=1)
+        return ValueKind(of, "boolean", width=1, is_number=False)
     if of in _SMALL_INTS:
-        return ValueKind("INT", "int", _REVERSED_BYTES.format(n="{v}"), number="{v}", width=4)
+        return ValueKind(pa.int32(), "int", width=4)
     if of in (pa.int64(), pa.uint32()):
-        return ValueKind("BIGINT", "long", "{v}", number="{v}", width=8)
+        return ValueKind(pa.int64(), "long", width=8)
     if of == pa.float32():
-        # As a double: the column may be widened to one, and SQL cannot produce Iceberg's bytes of a float.
-        return ValueKind(
-            "FLOAT",
-            "double",
-            "CAST({v} AS DOUBLE)",
-            number="{v}",
-            width=4,
-            ranked=False,
-            has_nan=True,
-            as_iceberg=False,
-        )
+        # It is hashed as a double, because the column may be widened to one.
+        return ValueKind(of, "double", width=4, ranked=False, has_nan=True, as_iceberg=False)
     if of == pa.float64():
-        return ValueKind("DOUBLE", "double", "{v}", number="{v}", width=8, ranked=False, has_nan=True)
+        return ValueKind(of, "double", width=8, ranked=False, has_nan=True)
     if pa.types.is_date(of):
-        return ValueKind("DATE", "int", _REVERSED_BYTES.format(n="unix_date({v})"), number="unix_date({v})", width=4)
+        return ValueKind(pa.date32(), "int", width=4)
     if pa.types.is_timestamp(of) and of.unit != "ns":
-        sql = "TIMESTAMP" if of.tz else "TIMESTAMP_NTZ"
-        return ValueKind(sql, "long", _MICROS, number=_MICROS, width=8, ranked=False)
-    if pa.types.is_timestamp(of) or pa.types.is_time(of):  # as numbers, because Spark does not have these types
+        return ValueKind(pa.timestamp("us", "UTC" if of.tz else None), "long", width=8, ranked=False)
+    if pa.types.is_timestamp(of) or pa.types.is_time(of):  # as numbers
         fine = of.unit == "ns"
-        domain = "nanos" if fine else "long"
-        return ValueKind("BIGINT", domain, "{v}", number="{v}", width=8, ranked=False, as_iceberg=not fine)
+        return ValueKind(pa.int64(), "nanos" if fine else "long", width=8, ranked=False, as_iceberg=not fine)
     return _kind_of_bytes(of)
 
 
@@ -105,31 +76,21 @@ def _kind_of_bytes(of: pa.DataType) -> ValueKind | None:
     if of == pa.uint64():
         of = pa.decimal128(20, 0)
     if pa.types.is_decimal(of) and of.precision <= 38:
-        sql = f"DECIMAL({of.precision},{of.scale})"
-        return ValueKind(sql, f"decimal.{of.scale}", "CAST({v} AS STRING)", number="{v}", width=16, as_iceberg=False)
+        return ValueKind(pa.decimal128(of.precision, of.scale), f"decimal.{of.scale}", width=16, as_iceberg=False)
     if pa.types.is_string(of):
-        return ValueKind("STRING", "string", "{v}")
+        return ValueKind(of, "string", is_number=False)
     if pa.types.is_binary(of):
-        return ValueKind("BINARY", "binary", "{v}", ranked=False)
+        return ValueKind(of, "binary", is_number=False, ranked=False)
     if pa.types.is_fixed_size_binary(of):
-        return ValueKind("BINARY", "binary", "{v}", ranked=False, width=of.byte_width)
+        return ValueKind(pa.binary(), "binary", width=of.byte_width, is_number=False, ranked=False)
     return None
 
 
-def spark_type(of: pa.DataType) -> str | None:
-    """The Spark type to read a column of a file as; times and nanosecond timestamps are read as numbers."""
-    of = storage_type_of(of)
-    if pa.types.is_decimal(of) and of.precision <= 38:
-        return f"DECIMAL({of.precision},{of.scale})"
-    if pa.types.is_date(of):
-        return "DATE"
-    if pa.types.is_timestamp(of) and of.unit != "ns":
-        return "TIMESTAMP" if of.tz else "TIMESTAMP_NTZ"
-    if pa.types.is_time(of):
-        return "INT" if of.bit_width == 32 else "BIGINT"
-    if pa.types.is_timestamp(of):
-        return "BIGINT"
-    return "BINARY" if pa.types.is_fixed_size_binary(of) else _SPARK_TYPES.get(of)
+def kind_of(leaf: Leaf) -> ValueKind:
+    """The kind of the values of a column that is profiled."""
+    kind = value_kind(leaf.type)
+    assert kind is not None
+    return kind
 
 
 def quoted(name: str) -> str:

@@ -1,7 +1,6 @@
 """The figures of a column, from batches of its values.
 
-A batch is processed by a few calls of pyarrow, numpy and datasketches, however many rows it has. Spark's aggregates process each value by
-itself.
+A batch is processed by a few calls of pyarrow, numpy and datasketches, however many rows it has.
 
 `hashes` and `ThetaSketch` compute what the DataSketches libraries compute, but with numpy and for whole arrays. The libraries hash one
 value per call, which takes 75 ns for a number in Python. For an array, it takes 20 ns here. Only long strings are left to the library:
@@ -243,7 +242,7 @@ class ColumnSummary:
 
     def __init__(self, wanted: ColumnRequest) -> None:
         self._wanted = wanted
-        self._values = self._nans = self._width = 0
+        self._count = self._values = self._nans = self._width = 0
         self._least: list[pa.Scalar] = []
         self._most: list[pa.Scalar] = []
         self._theta = ThetaSketch(wanted.lg_k)
@@ -253,6 +252,7 @@ class ColumnSummary:
     def add(self, batch: pa.Array) -> None:
         """Add the values of a batch. Strings and bytes may be the values of a dictionary."""
         values = batch.drop_null()
+        self._count += len(batch)
         self._values += len(values)
         if not len(values):
             return
@@ -276,15 +276,16 @@ class ColumnSummary:
         self._put_bounds(distinct)
 
     def result(self) -> dict[str, Any]:
-        """The requested figures by name. Without values, bounds and frequent values are NULL."""
+        """The requested figures by name. Without values, bounds and frequent values are NULL; without rows, sketches are, too."""
         made = {
+            "count": self._count,
             "values": self._values,
             "nans": self._nans,
             "width": self._width,
             "min": pc.min(pa.array(self._least)) if self._least else None,
             "max": pc.max(pa.array(self._most)) if self._most else None,
-            "theta": self._theta.serialize(),
-            "kll": bytes(self._kll.serialize()),
+            "theta": self._theta.serialize() if self._count else None,
+            "kll": bytes(self._kll.serialize()) if self._count else None,
             "top": self._top(),
         }
         return {name: made[name] for name in self._wanted.figures}

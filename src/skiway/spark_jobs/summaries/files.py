@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from skiway.errors import Cancelled, SkiwayError
 from skiway.spark_jobs.summaries.columns import ColumnRequest, ColumnSummary, is_text
 
 _BATCH_ROWS: Final = 65_536  # a batch costs about a millisecond, however small it is
@@ -21,7 +22,8 @@ _BATCH_BYTES: Final = 64 << 20
 class FileColumn:
     """A column that is summarized: its path of names in the file, and the type in which its values are processed.
 
-    A column without a path is not in the file: all of its values are the same. Times are numbers in this `unit`.
+    A column without a path is not in the file: all of its values are the same. Times are numbers in this `unit`. If the path leads to
+    a list or a map, `elements` are the names of the values inside of it.
     """
 
     place: int
@@ -29,6 +31,7 @@ class FileColumn:
     type: pa.DataType
     unit: str
     wanted: ColumnRequest
+    elements: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,16 @@ def summarized(
             f"{name}{place}": figure for place, each in summaries.items() for name, figure in each.result().items()
         }
         found = {"file": file.number, "rows": rows, "error": None, **figures}
+    except Cancelled:
+        raise
+    except SkiwayError as error:
+        return _unread(file, schema, error.message)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        return unread(file, schema, f"{type(error).__name__}: {error}")
+        return _unread(file, schema, f"{type(error).__name__}: {error}")
     return pa.record_batch([_single(found.get(each.name), each.type) for each in schema], schema)
 
 
-def unread(file: FilePart, schema: pa.Schema, reason: str) -> pa.RecordBatch:
+def _unread(file: FilePart, schema: pa.Schema, reason: str) -> pa.RecordBatch:
     """The row of a file that cannot be read."""
     found = {"file": file.number, "error": reason}
     return pa.record_batch([pa.array([found.get(each.name)], each.type) for each in schema], schema)
@@ -124,7 +131,11 @@ def _dictionaries(groups: Sequence[pq.RowGroupMetaData], columns: Sequence[FileC
     A file of some kilobytes can have gigabytes of strings, if these are the same. As a dictionary, they need as much memory as in
     the file. A dictionary is that of a whole row group, so if it may be large, batches of plain values need less memory.
     """
-    names = [".".join(column.path) for column in columns if column.path is not None and is_text(column.type)]
+    names = [
+        ".".join(column.path)
+        for column in columns
+        if column.path is not None and not column.elements and is_text(column.type)
+    ]
     for group in groups if names else ():
         chunks = [group.column(place) for place in range(group.num_columns)]
         if sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in names) > _BATCH_BYTES:
@@ -137,9 +148,19 @@ def _values(batch: pa.RecordBatch, column: FileColumn, file: FilePart) -> pa.Arr
         return pa.repeat(file.constants[column.place][0], batch.num_rows)
     name, *inner = column.path
     found = batch.column(name)
-    for each in inner:
-        found = pc.struct_field(found, [found.type.get_field_index(each)])
+    for each in (*inner, *column.elements):
+        found = _part(found, each)
     return converted(found, column.type, column.unit)
+
+
+def _part(values: pa.Array, name: str) -> pa.Array:
+    """The field of this name in structs; all values in lists; all keys or values in maps. Lists and maps that are NULL have none."""
+    if pa.types.is_map(values.type):
+        pair = pa.struct({"key": values.type.key_type, "value": values.type.item_type})
+        values = pc.list_flatten(values.cast(pa.list_(pair)))
+    if pa.types.is_struct(values.type):
+        return pc.struct_field(values, [values.type.get_field_index(name)])
+    return pc.list_flatten(values)
 
 
 def converted(values: pa.Array, of: pa.DataType, unit: str) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Calls of a function for many items, as tasks of Spark."""
+"""Tasks of Spark: calls of a function for many items, and batches and files that tasks make of parts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 
 from skiway.errors import PreconditionFailed, SkiwayError, Unavailable
+from skiway.metastore.ingest.rows import Target, write_rows
 from skiway.spark_jobs.interruption import check_interrupted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-RESULT = "place long, outcome binary"
+_RESULT: Final = "place long, outcome binary"
+_TASKS_PER_CORE: Final = 4  # more would take longer to start than small files to read
 
 _SQL_STATE: Final = re.compile(r"\bSQLSTATE: ([0-9A-Z]{2})[0-9A-Z]{3}\b")
 _DETERMINISTIC: Final = ("0A", "21", "22", "23", "42", "P0")
@@ -41,20 +44,41 @@ class SparkDistribution:
         """The results, in the order of the items. An error of ours in a task is raised here."""
         if not items:
             return []
-        each = list(items)
-
-        def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-            for batch in batches:
-                places = batch.column(0).to_pylist()
-                outcomes = [outcome_of(partial(function, each[place])) for place in places]
-                yield pa.record_batch(
-                    {"place": pa.array(places, pa.int64()), "outcome": pa.array(outcomes, pa.binary())}
-                )
-
-        return collected(self.spark().range(0, len(each), 1, len(each)).mapInArrow(run, RESULT))
+        calls = [(place, partial(function, item)) for place, item in enumerate(items)]
+        return collected(in_tasks(self.spark(), calls, lambda call: [_outcome(*call)], _RESULT))
 
 
-def outcome_of(call: Callable[[], object]) -> bytes:
+def in_tasks(
+    spark: SparkSession,
+    parts: Sequence[T],
+    batches: Callable[[T], Iterable[pa.RecordBatch]],
+    columns: StructType | str,
+    *,
+    are_small: bool = False,
+) -> DataFrame:
+    """The batches of each part, which tasks of Spark make: one for each part, or if the parts `are_small`, a few for each core."""
+    context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
+    few = len(parts) if context is None or not are_small else _TASKS_PER_CORE * context.defaultParallelism
+
+    def run(numbers: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from batches(parts[number])
+
+    return spark.range(0, len(parts), 1, max(1, min(few, len(parts)))).mapInArrow(run, columns)
+
+
+def written_by_tasks(frame: DataFrame, target: Target, names: Sequence[str] | None = None) -> DataFrame:
+    """The outcomes of tasks, each of which writes the rows of its partition. Columns get these `names`, if they are given."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        named = batches if names is None else (batch.rename_columns(names) for batch in batches)
+        yield _outcome(0, lambda: write_rows(target, named))
+
+    return frame.mapInArrow(run, _RESULT)
+
+
+def _outcome(place: int, call: Callable[[], object]) -> pa.RecordBatch:
     """The result of a call, or its error if it is one of ours, for the process that collects it."""
     from pyspark import cloudpickle
 
@@ -62,8 +86,8 @@ def outcome_of(call: Callable[[], object]) -> bytes:
         found: tuple[object, ...] = (call(),)
     except SkiwayError as error:
         found = (type(error), error.message, error.key, error.detail, error.params)
-    sent: bytes = cloudpickle.dumps(found)  # type: ignore[no-untyped-call]
-    return sent
+    sent = cloudpickle.dumps(found)  # type: ignore[no-untyped-call]
+    return pa.record_batch({"place": pa.array([place], pa.int64()), "outcome": pa.array([sent], pa.binary())})
 
 
 def collected(frame: DataFrame) -> list[Any]:
@@ -75,7 +99,7 @@ def collected(frame: DataFrame) -> list[Any]:
 
 
 def _result(outcome: bytes) -> Any:
-    found = pickle.loads(outcome)  # noqa: S301 - made by `outcome_of`
+    found = pickle.loads(outcome)  # noqa: S301 - made by `_outcome`
     if len(found) == 1:
         return found[0]
     error, message, key, detail, params = found
