@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 import scope
+from metastore.races import RacedPointers
 from metastore.resource_factory import ResourceFactory
-from skiway.storage import CallCounter, Stores, open_stores
+from skiway.storage import CallCounter, Stores, open_blobs, open_pointers
 from storage.homes import Clock
 
 
@@ -25,7 +26,9 @@ def calls() -> CallCounter:
 def stores(request, tmp_path, clock, calls) -> Iterator[Stores]:
     """Empty stores. The contract tests in `tests/storage` show that all backends behave the same."""
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/pointers.db"
-    with open_stores(url, clock=clock, on_call=calls) as opened:
+    blobs = "memory://" if request.param == "memory" else (tmp_path / "blobs").as_uri()
+    pointers = RacedPointers(open_pointers(url, clock=clock), clock=clock, on_call=calls)
+    with Stores(pointers, open_blobs(blobs, clock=clock, on_call=calls)) as opened:
         yield opened
 
 

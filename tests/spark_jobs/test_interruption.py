@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from skiway.spark_jobs.profile.scans import Scan, scan_in_tasks
 
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.upstreams import SECRETS, connector, parquet
@@ -24,6 +23,7 @@ from skiway.model import v1
 from skiway.spark_jobs.interruption import interruptible, joined
 from skiway.spark_jobs.profile import scans
 from skiway.spark_jobs.profile.layouts import Layout
+from skiway.spark_jobs.profile.scans import Scan, scan_in_tasks
 from skiway.spark_jobs.tasks import SparkDistribution
 from skiway.spark_jobs.worker import Worker, jobs_of
 from spark_jobs.lakes import SPARK

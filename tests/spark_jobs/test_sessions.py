@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import NumberFormatException
-from skiway.spark_jobs.profile.scans import scan_in_tasks
 
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.pipelines.pipeline_lake import PipelineLake
@@ -41,6 +40,7 @@ from skiway.spark_jobs.pipeline_queries import SparkQueries
 from skiway.spark_jobs.profile import job
 from skiway.spark_jobs.profile.job import profile
 from skiway.spark_jobs.profile.layouts import file_schemas
+from skiway.spark_jobs.profile.scans import scan_in_tasks
 from skiway.spark_jobs.session import PINNED, SparkPlace, separate_session
 from skiway.spark_jobs.worker import SparkProfile, Worker, jobs_of
 from skiway.storage import open_stores, utc_now

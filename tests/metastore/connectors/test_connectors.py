@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.integrity import damage
 from metastore.mirrors import connector, spec
+from metastore.races import meanwhile
 from metastore.resource_factory import ResourceFactory, behavior, expect_error, key, mask, names
 from skiway.config.source_access import AddressRule
 from skiway.errors import (
@@ -779,34 +780,23 @@ def test_gc_keeps_recent_and_used_credentials_and_supports_dry_runs(factory, sec
     assert len(stored_secrets(secrets)) == 1
 
 
-def test_update_overtaken_by_gc_fails_and_keeps_the_old_credentials(factory, secrets, monkeypatch):
+def collect_secret(factory, secrets) -> None:
+    factory.clock.advance(901)
+    assert len(gc.sweep_secrets(factory.stores, secrets, clock=factory.clock).removed) == 1
+
+
+def test_update_overtaken_by_gc_fails_and_keeps_the_old_credentials(factory, secrets):
     """Gc runs after the secret is stored and before the record refers to it."""
     created = create(factory, secrets, auth=WITH_TOKEN).connector
-    original = Repository.update
-
-    def delayed_call(*arguments: Any, **keywords: Any) -> Any:
-        monkeypatch.setattr(Repository, "update", original)
-        factory.clock.advance(901)
-        assert len(gc.sweep_secrets(factory.stores, secrets, clock=factory.clock).removed) == 1
-        return original(*arguments, **keywords)
-
-    monkeypatch.setattr(Repository, "update", delayed_call)
+    meanwhile(factory, "/accounts/a1/connectors/", lambda: collect_secret(factory, secrets))
     with expect_error(Contention, "store.contended"):
         update(factory, secrets, created, "auth", auth=v1.ConnectorAuthSpec(credentials=OTHER))
     assert token(factory, secrets, created) == TOKEN
 
 
-def test_creation_overtaken_by_gc_is_retried(factory, secrets, monkeypatch):
+def test_creation_overtaken_by_gc_is_retried(factory, secrets):
     factory.first_catalog()
-    original = Repository.create
-
-    def delayed_call(*arguments: Any, **keywords: Any) -> Any:
-        monkeypatch.setattr(Repository, "create", original)
-        factory.clock.advance(901)
-        assert len(gc.sweep_secrets(factory.stores, secrets, clock=factory.clock).removed) == 1
-        return original(*arguments, **keywords)
-
-    monkeypatch.setattr(Repository, "create", delayed_call)
+    meanwhile(factory, "/accounts/a1/connectors/", lambda: collect_secret(factory, secrets))
     created = create(factory, secrets, auth=WITH_TOKEN).connector
     assert token(factory, secrets, created) == TOKEN
     assert len(stored_secrets(secrets)) == 1

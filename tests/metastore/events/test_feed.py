@@ -14,6 +14,7 @@ import pytest
 
 from metastore.faults import Crashed, CrashPoint, crashing_stores
 from metastore.managed_table_factory import ManagedTableFactory, id_of
+from metastore.races import limit_batches
 from metastore.resource_factory import ResourceFactory, expect_error, mask
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.formats.iceberg.changes.commits import append
@@ -226,14 +227,12 @@ def test_batch_that_does_not_name_the_version_of_a_table_is_ordered_by_time(fact
     assert found == [("created", 0), ("committed", 5)]
 
 
-def test_deleting_the_rest_of_a_dropped_table_fits_into_a_batch(
-    factory: ResourceFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleting_the_rest_of_a_dropped_table_fits_into_a_batch(factory: ResourceFactory) -> None:
     """It uses the whole batch, so nothing may be added to it."""
     table = factory.table()
     for number in range(4):
         factory.snapshot(table, number, at=number)
-    monkeypatch.setattr(type(factory.stores.pointers), "max_batch", 10)
+    limit_batches(factory, 10)
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=table.resource_id))
     assert list(factory.stores.pointers.scan(keys.of_table("a1", table.resource_id.id))) == []
     assert told(factory.home)[-1] == ("table", "deleted", "people")
@@ -325,10 +324,10 @@ def test_crash_while_events_are_numbered_loses_and_repeats_none(factory: Resourc
     assert [each.name for each in found if each.kind == "table"] == [f"t{n + 1}" for n in range(at)]
 
 
-def test_store_with_small_batches_numbers_all_events(factory: ResourceFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_with_small_batches_numbers_all_events(factory: ResourceFactory) -> None:
     for number in range(6):
         factory.table(f"t{number}")
-    monkeypatch.setattr(type(factory.stores.pointers), "max_batch", 5)
+    limit_batches(factory, 5)
     assert [each.sequence for each in read(factory.home)] == list(range(1, 10))
 
 
@@ -466,7 +465,7 @@ def test_many_events_are_listed_twice_and_not_once_per_batch(
     listings: list[str] = []
     listed = feed._listed
     monkeypatch.setattr(feed, "_listed", lambda *given: listings.append("") or listed(*given))
-    monkeypatch.setattr(type(factory.home.stores.pointers), "max_batch", 7)
+    limit_batches(factory, 7)
     done = feed.sequence_pending(factory.home.stores.pointers, factory.home.account_id)
     assert done > 12
     assert [each.sequence for each in read(factory.home, 0, 1000)] == [*range(1, done + 1)]

@@ -9,10 +9,10 @@ import pytest
 
 from metastore.integrity import damage
 from metastore.mirrors import RULES, connector, queue
+from metastore.races import meanwhile
 from metastore.resource_factory import ResourceFactory, behavior, expect_error
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore import Realm, connectors, events, gc, jobs
-from skiway.metastore.jobs import api as jobs_api
 from skiway.metastore.jobs import api as jobs_schedule
 from skiway.metastore.jobs.attempts import MAX_MESSAGE, MAX_TABLE_ERRORS, Progress
 from skiway.metastore.jobs.queue import JobRules, Lease, is_running
@@ -219,17 +219,9 @@ def test_paused_missing_or_foreign_connector_gets_no_job(factory, files):
 
 
 @behavior(74)
-def test_connector_deleted_during_enqueue_is_not_found(factory, files, monkeypatch):
-    original = jobs_api._same
-
-    def delete_connector_first(realm, new):
-        pointer = factory.stores.pointers.get(keys.connector("a1", files.resource_id.id))
-        if pointer is not None:
-            request = v1.DeleteConnectorRequest(connector_id=files.resource_id)
-            connectors.calls(None).delete(factory.home, request)
-        return original(realm, new)
-
-    monkeypatch.setattr(jobs_api, "_same", delete_connector_first)
+def test_connector_deleted_during_enqueue_is_not_found(factory, files):
+    request = v1.DeleteConnectorRequest(connector_id=files.resource_id)
+    meanwhile(factory, "/accounts/a1/jobs/", lambda: connectors.calls(None).delete(factory.home, request))
     with expect_error(NotFound, "connector"):
         trigger(factory, files)
     assert listed(factory) == []

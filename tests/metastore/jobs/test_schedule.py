@@ -11,13 +11,13 @@ from google.protobuf.duration_pb2 import Duration
 
 from metastore.integrity import damage
 from metastore.mirrors import connector, queue
+from metastore.races import meanwhile
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.metastore import connectors, gc, jobs
-from skiway.metastore.jobs import api as jobs_api
 from skiway.metastore.jobs.api import BOTH_PASSES, DEFAULT_INTERVAL, MAX_CLOCK_SKEW, JobSchedule
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.records import keys
-from skiway.metastore.records.realm import Realm, timestamp
+from skiway.metastore.records.realm import timestamp
 from skiway.model import v1
 
 HOUR = Duration(seconds=3600)
@@ -133,18 +133,15 @@ def test_deleting_a_connector_removes_it_from_the_schedule(factory: ResourceFact
     assert begin_due_jobs(factory) == 0
 
 
-def test_only_the_faster_of_two_servers_creates_the_job(factory: ResourceFactory, monkeypatch):
+def test_only_the_faster_of_two_servers_creates_the_job(factory: ResourceFactory):
     """The other server begins and even finishes the job between this server's read and its write."""
     created = connector(factory, policy=policy())
-    original = jobs.enqueue_unless_active
 
-    def race(realm: Realm, found: Any, **how: Any) -> v1.Job | None:
-        monkeypatch.setattr(jobs_api, "enqueue_unless_active", original)
+    def race() -> None:
         assert begin_due_jobs(factory) == 1
         finish_job(factory)
-        return original(realm, found, **how)
 
-    monkeypatch.setattr(jobs_api, "enqueue_unless_active", race)
+    meanwhile(factory, "/accounts/a1/jobs/", race)
     assert begin_due_jobs(factory) == 0
     request = v1.ListReconcileJobsRequest(connector_id=created.resource_id)
     assert len(jobs.list_(factory.home, request).jobs) == 1

@@ -22,6 +22,7 @@ from pyiceberg.table.update import (
 
 from metastore.integrity import damage
 from metastore.managed_table_factory import ManagedTableFactory, id_of
+from metastore.races import limit_batches
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import Conflict, InvalidArgument, LimitExceeded, NotFound, PermissionDenied, PreconditionFailed
 from skiway.formats.iceberg.changes.commits import Producer, append, overwrite
@@ -177,13 +178,11 @@ def test_table_occurs_once_in_a_commit(lake: ManagedTableFactory) -> None:
     assert lake.rows(people) == [1]
 
 
-def test_more_tables_than_fit_into_a_batch_are_rejected(
-    lake: ManagedTableFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_tables_than_fit_into_a_batch_are_rejected(lake: ManagedTableFactory) -> None:
     tables = [lake.create(f"t{number}") for number in range(5)]
     changes = [appending(lake, table, 1) for table in tables]
     before = files_of(lake)
-    monkeypatch.setattr(type(lake.factory.stores.pointers), "max_batch", 40)
+    limit_batches(lake.factory, 40)
     with pytest.raises(LimitExceeded) as raised:
         managed.change_all(lake.home, lake.warehouse, changes)
     assert raised.value.key == "commit.too_many_tables"

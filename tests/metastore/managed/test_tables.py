@@ -43,6 +43,7 @@ from pyiceberg.types import LongType, NestedField
 from formats.oracles import extended
 from metastore.integrity import damage
 from metastore.managed_table_factory import ManagedTableFactory, id_of
+from metastore.races import limit_batches
 from metastore.resource_factory import ResourceFactory, expect_error, mask
 from skiway.errors import (
     AlreadyExists,
@@ -292,14 +293,12 @@ def test_rollback_makes_the_older_snapshot_current(managed: ManagedTableFactory)
 
 
 @pytest.mark.parametrize("max_batch", [1000, 25])
-def test_removed_snapshots_are_deleted_with_their_statistics(
-    managed: ManagedTableFactory, monkeypatch: pytest.MonkeyPatch, max_batch: int
-) -> None:
+def test_removed_snapshots_are_deleted_with_their_statistics(managed: ManagedTableFactory, max_batch: int) -> None:
     table = managed.create()
     for value in range(6):
         table = managed.append(table, value)
     gone = [each.snapshot_id for each in table.metadata.snapshots[:-1]]
-    monkeypatch.setattr(type(managed.factory.stores.pointers), "max_batch", max_batch)
+    limit_batches(managed.factory, max_batch)
     commit(managed, table, RemoveSnapshotsUpdate(snapshot_ids=gone))
     listed = snapshots.list_(managed.home, v1.ListSnapshotsRequest(table_id=id_of(table))).snapshots
     assert [each.snapshot_id for each in listed] == [table.metadata.current_snapshot_id]
@@ -322,13 +321,14 @@ def test_leftover_records_of_removed_snapshots_are_swept(
     for value in range(6):
         table = managed.append(table, value)
     with monkeypatch.context() as patch:
-        patch.setattr(type(managed.factory.stores.pointers), "max_batch", 20)
+        limit_batches(managed.factory, 20)
         patch.setattr("skiway.metastore.managed.states.apply_batch", contend)
         commit(
             managed,
             table,
             RemoveSnapshotsUpdate(snapshot_ids=[each.snapshot_id for each in table.metadata.snapshots[:-1]]),
         )
+    limit_batches(managed.factory, 1000)
 
     def listed() -> list[int]:
         request = v1.ListSnapshotsRequest(table_id=id_of(table))

@@ -11,11 +11,12 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from metastore.integrity import damage
+from metastore.races import limit_batches, meanwhile
 from metastore.resource_factory import ResourceFactory, behavior, expect_error, mask
 from skiway.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotFound, PreconditionFailed
 from skiway.metastore import Realm, gc, queries, statistics
 from skiway.metastore.gc import sweeps as gc_sweeps
-from skiway.metastore.queries import leases, pins
+from skiway.metastore.queries import pins
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.queries.pins import PinnedSnapshot
 from skiway.metastore.resources import snapshots, tables
@@ -25,6 +26,8 @@ from storage.homes import Clock
 
 NOTHING = v1.SnapshotRef()
 CURRENT = v1.SnapshotRef(special=v1.SS_CURRENT)
+
+LEASES = "/accounts/a1/leases/"
 
 
 def by_id(number: int) -> v1.SnapshotRef:
@@ -185,20 +188,17 @@ def test_each_query_has_its_own_pins(factory, people):
 
 
 @behavior(47)
-def test_snapshot_changed_while_a_query_begins_is_read_again(factory, people, monkeypatch):
+def test_snapshot_changed_while_a_query_begins_is_read_again(factory, people):
     """The snapshot is deleted and collected after it was read and before it is pinned."""
     put_statistics(factory, people, 2, rows=10)
-    original = pins.hold
 
-    def delayed_call(*arguments: Any, **named: Any) -> None:
-        monkeypatch.setattr(pins, "hold", original)
+    def replace_snapshot() -> None:
         put_statistics(factory, people, 2, rows=20)
         factory.snapshot(people, 3, at=400)
         snapshots.delete(factory.home, v1.DeleteSnapshotRequest(table_id=people.resource_id, snapshot_id=2))
         assert collect(factory)
-        original(*arguments, **named)
 
-    monkeypatch.setattr(pins, "hold", delayed_call)
+    meanwhile(factory, "/pins/", replace_snapshot)
     query = begin(factory, of_table(people))
     assert snapshot_ids(query) == [3]
     assert pinned(factory, query, people).snapshot().snapshot_id == 3
@@ -222,21 +222,18 @@ def test_snapshot_pinned_and_deleted_during_gc_is_kept(factory, people, monkeypa
     assert pinned(factory, began[0], people).snapshot().snapshot_id == 2
 
 
-def test_statistics_and_tables_replaced_while_a_query_begins_are_read_again(factory, people, monkeypatch):
+def test_statistics_and_tables_replaced_while_a_query_begins_are_read_again(factory, people):
     put_statistics(factory, people, 2, rows=10)
-    original = pins.hold
     renamed = v1.UpdateTableRequest(
         table_id=people.resource_id, spec=v1.TableSpec(display_name="new"), update_mask=mask("display_name")
     )
 
     def read_during(change: Callable[[], object]) -> tuple[str, list[int]]:
-        def delayed_call(*arguments: Any, **named: Any) -> None:
-            monkeypatch.setattr(pins, "hold", original)
+        def act() -> None:
             change()
             assert collect(factory)
-            original(*arguments, **named)
 
-        monkeypatch.setattr(pins, "hold", delayed_call)
+        meanwhile(factory, "/pins/", act)
         query = begin(factory, of_table(people))
         found = pinned(factory, query, people)
         read = found.table().display_name, found.files()["row_count"].to_pylist()
@@ -453,15 +450,8 @@ def test_duplicate_query_id_is_rejected_and_the_first_query_is_unaffected(factor
 
 
 @behavior(48)
-def test_first_of_two_concurrent_queries_with_one_id_keeps_its_pins(factory, people, monkeypatch):
-    original = leases._store
-
-    def delayed_call(*arguments: Any) -> None:
-        monkeypatch.setattr(leases, "_store", original)
-        begin(factory, of_table(people, by_id(0)), query_id="q")
-        original(*arguments)
-
-    monkeypatch.setattr(leases, "_store", delayed_call)
+def test_first_of_two_concurrent_queries_with_one_id_keeps_its_pins(factory, people):
+    meanwhile(factory, LEASES, lambda: begin(factory, of_table(people, by_id(0)), query_id="q"))
     with expect_error(AlreadyExists, "query.already.exists"):
         begin(factory, of_table(people, by_id(1)), query_id="q")
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=people.resource_id))
@@ -551,49 +541,28 @@ def test_expired_query_can_be_read_during_its_grace_period_but_not_ended(factory
 
 
 @behavior(50)
-def test_expiry_does_not_overwrite_a_renewal(factory, query, people, monkeypatch):
+def test_expiry_does_not_overwrite_a_renewal(factory, query, people):
     """A server whose clock lags renews the lease after it was found expired and before the expiry is written."""
     other = ResourceFactory(factory.stores, Clock(factory.clock()))
     other.clock.advance(99)
     factory.clock.advance(100)
-    original = leases._replace
-
-    def delayed_call(*arguments: Any) -> None:
-        monkeypatch.setattr(leases, "_replace", original)
-        renew(other, "q", 50)
-        original(*arguments)
-
-    monkeypatch.setattr(leases, "_replace", delayed_call)
+    meanwhile(factory, LEASES, lambda: renew(other, "q", 50))
     found = get(factory, "q")
     assert (found.state, found.expires_at.ToDatetime(UTC)) == (v1.LS_ACTIVE, other.clock.later(50))
     assert pinned(factory, query, people).snapshot().snapshot_id == 2
 
 
 @behavior(50)
-def test_renewal_does_not_overwrite_an_end(factory, query, monkeypatch):
-    original = leases._replace
-
-    def delayed_call(*arguments: Any) -> None:
-        monkeypatch.setattr(leases, "_replace", original)
-        end(factory, "q")
-        original(*arguments)
-
-    monkeypatch.setattr(leases, "_replace", delayed_call)
+def test_renewal_does_not_overwrite_an_end(factory, query):
+    meanwhile(factory, LEASES, lambda: end(factory, "q"))
     with expect_error(NotFound, "query.not_found"):
         renew(factory, "q", 500)
     assert get(factory, "q").state == v1.LS_ENDED_COMMIT
 
 
 @behavior(49, 75)
-def test_short_renewal_does_not_shorten_a_concurrent_longer_one(factory, query, people, monkeypatch):
-    original = pins.hold
-
-    def delayed_call(*arguments: Any, **named: Any) -> None:
-        monkeypatch.setattr(pins, "hold", original)
-        renew(factory, "q", 1000)
-        original(*arguments, **named)
-
-    monkeypatch.setattr(pins, "hold", delayed_call)
+def test_short_renewal_does_not_shorten_a_concurrent_longer_one(factory, query, people):
+    meanwhile(factory, "/pins/", lambda: renew(factory, "q", 1000))
     assert renew(factory, "q", 10) == factory.clock.later(1000)
     tables.delete(factory.home, v1.DeleteTableRequest(table_id=people.resource_id))
     factory.clock.advance(999)
@@ -664,8 +633,8 @@ def test_table_that_is_not_an_input_is_not_pinned(factory, query, people):
         queries.pinned(factory.home, " ", people.resource_id)
 
 
-def test_query_may_read_more_tables_than_fit_in_one_batch(factory, monkeypatch):
-    monkeypatch.setattr(type(factory.stores.pointers), "max_batch", 8)
+def test_query_may_read_more_tables_than_fit_in_one_batch(factory):
+    limit_batches(factory, 8)
     many = [factory.table(f"t{number}") for number in range(9)]
     for table in many:
         factory.snapshot(table, 1)

@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.table.update import SetPropertiesUpdate
 
 from metastore.managed_table_factory import ManagedTableFactory, id_of
+from metastore.races import meanwhile
 from metastore.reconcile.test_profiling import RecordingProfiler
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.errors import SkiwayError
@@ -205,19 +206,16 @@ def test_one_job_at_a_time(lake: Lake) -> None:
     assert lake.profiler.profiled == [each.snapshot_id for each in lake.managed.load(table).metadata.snapshots]
 
 
-def test_several_servers_start_one_job(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_servers_start_one_job(lake: Lake) -> None:
     """A server that has read the state before another one enqueued and finished the job does not start a second one."""
     lake.table(1)
     lake.wait()
-    enqueue = jobs.enqueue_unless_active
 
-    def late(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(jobs, "enqueue_unless_active", enqueue)
+    def other_server() -> None:
         assert len(lake.sweep().jobs) == 1
         lake.work()
-        return enqueue(*given, **named)
 
-    monkeypatch.setattr(jobs, "enqueue_unless_active", late)
+    meanwhile(lake.managed.factory, "/accounts/a1/jobs/", other_server)
     assert lake.sweep().jobs == []
     assert lake.states() == ["JS_SUCCEEDED"]
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from metastore.integrity import damage
-from metastore.resource_factory import behavior, expect_error, key, mask
+from metastore.races import meanwhile
+from metastore.resource_factory import behavior, expect_error, mask
 from skiway.errors import AlreadyExists, Conflict, Contention, InvalidArgument, LimitExceeded, NotFound
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE, VIEW
@@ -68,18 +69,6 @@ def test_missing_parents_are_created_and_existing_ones_are_used(factory):
     with expect_error(AlreadyExists, "namespace.already.exists", name="x.y"):
         factory.namespace("x", "y")
     assert damage(factory.stores) == []
-
-
-@behavior(36, 38)
-def test_creation_with_the_same_idempotency_key_is_done_once(factory):
-    catalog_id = factory.catalog().resource_id
-    request = Create(spec=Spec(display_name="b", path=["a"], catalog_id=catalog_id), idempotency=key("k"))
-    first = namespaces.create(factory.home, request)
-    request.spec.catalog_id.account_id = ""
-    assert namespaces.create(factory.home, request) == first
-    request.spec.description = "other"
-    with expect_error(Conflict, "idempotency.mismatch"):
-        namespaces.create(factory.home, request)
 
 
 @pytest.mark.parametrize(
@@ -340,9 +329,9 @@ def test_nothing_is_created_in_a_namespace_that_is_being_deleted_or_moved(factor
 
 @behavior(24)
 @pytest.mark.parametrize("act", ["delete", "rename"])
-def test_child_created_just_before_closing_prevents_delete_and_move(factory, monkeypatch, act):
+def test_child_created_just_before_closing_prevents_delete_and_move(factory, act):
     namespace = factory.namespace("a")
-    monkeypatch.setattr("skiway.metastore.records.updates.close_parent", _after(lambda: factory.namespace("a", "b")))
+    meanwhile(factory, "/closing/", lambda: factory.namespace("a", "b"))
     acts = {
         "delete": lambda: namespaces.delete(factory.home, Delete(namespace_id=namespace.resource_id)),
         "rename": lambda: update(factory, namespace, "display_name", display_name="x"),
@@ -352,14 +341,6 @@ def test_child_created_just_before_closing_prevents_delete_and_move(factory, mon
     assert listed(factory, recursive=True) == ["a", "a/b"]
     assert list(factory.stores.pointers.scan("/closing/")) == []
     assert damage(factory.stores) == []
-
-
-def _after(change: Any) -> Any:
-    def delayed_call(*arguments: Any, **keywords: Any) -> Any:
-        change()
-        return close_parent(*arguments, **keywords)
-
-    return delayed_call
 
 
 @behavior(14)

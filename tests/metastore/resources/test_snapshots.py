@@ -6,12 +6,13 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from metastore.integrity import damage
+from metastore.races import meanwhile
 from metastore.resource_factory import behavior, expect_error, key, mask
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import COLUMN_STATS, FILE_STATS, SNAPSHOT, TABLE_STATS
 from skiway.metastore.records.realm import timestamp
-from skiway.metastore.resources import hierarchy, snapshots, tables
+from skiway.metastore.resources import snapshots, tables
 from skiway.model import v1
 
 Create, Update, Delete, Get, Spec, Ref = (
@@ -159,18 +160,10 @@ def test_current_snapshot_can_be_deleted_only_if_it_is_the_last(factory):
     assert current(factory, table) == 3
 
 
-def test_current_snapshot_exists_after_concurrent_delete_of_the_last_and_create_of_an_older(factory, monkeypatch):
+def test_current_snapshot_exists_after_concurrent_delete_of_the_last_and_create_of_an_older(factory):
     table = factory.table()
     factory.snapshot(table, 5, at=5)
-    original = snapshots.current
-
-    def delete_after_read(*arguments: Any) -> Any:
-        found = original(*arguments)
-        monkeypatch.setattr(snapshots, "current", original)
-        delete(factory, table, 5)
-        return found
-
-    monkeypatch.setattr(snapshots, "current", delete_after_read)
+    meanwhile(factory, keys.of_table("a1", table.resource_id.id), lambda: delete(factory, table, 5))
     factory.snapshot(table, 1, at=1)
     assert current(factory, table) == 1
 

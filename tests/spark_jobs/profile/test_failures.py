@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from skiway.spark_jobs.profile.scans import SMALL, SmallScan
 
 import scope
 from skiway.formats import open_source
@@ -19,6 +18,7 @@ from skiway.spark_jobs.profile.figures import MAX_BOUND_LENGTH
 from skiway.spark_jobs.profile.job import profile
 from skiway.spark_jobs.profile.job import profiled as profiled_parts
 from skiway.spark_jobs.profile.layouts import file_schemas
+from skiway.spark_jobs.profile.scans import SMALL, SmallScan
 from skiway.spark_jobs.profile.snapshots import merge
 from spark_jobs.lakes import SPARK, comparable, comparable_value, opened, oracle, write
 from spark_jobs.profile.test_profile import profiled

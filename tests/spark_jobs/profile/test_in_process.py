@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from skiway.spark_jobs.profile.scans import SMALL, InProcessScans, Scan, ScanResult, SmallScan
 
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import SECRETS, mirrored, parquet
@@ -30,6 +29,7 @@ from skiway.spark_jobs.profile import scans
 from skiway.spark_jobs.profile.figures import PROFILE, failed_files
 from skiway.spark_jobs.profile.job import profiled
 from skiway.spark_jobs.profile.layouts import file_schemas, layout_of
+from skiway.spark_jobs.profile.scans import SMALL, InProcessScans, Scan, ScanResult, SmallScan
 from skiway.spark_jobs.profile.snapshots import ProfileReport, profile_snapshot
 from skiway.spark_jobs.profile.store import ProfileStore
 from skiway.spark_jobs.summaries import files as summary_files

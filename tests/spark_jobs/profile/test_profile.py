@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from skiway.spark_jobs.profile.scans import SMALL
 
 from skiway.formats import Snapshot, TableHandle
 from skiway.formats.schemas import leaves
@@ -20,6 +19,7 @@ from skiway.spark_jobs.profile.column_statistics import EXACT
 from skiway.spark_jobs.profile.job import Budget, profile
 from skiway.spark_jobs.profile.job import profiled as profiled_parts
 from skiway.spark_jobs.profile.layouts import file_schemas
+from skiway.spark_jobs.profile.scans import SMALL
 from skiway.spark_jobs.profile.sketches import distinct_count, union
 from skiway.spark_jobs.profile.snapshots import merge
 from spark_jobs.lakes import SPARK, comparable, comparable_value, opened, oracle, quantiles, rows_of_all_types, write
