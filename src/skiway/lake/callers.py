@@ -145,6 +145,11 @@ class Callers:
         """The caller of the current call."""
         return _principal(_call.get())
 
+    def identity(self) -> tuple[str, str]:
+        """The account and the subject of the caller."""
+        caller = self.authenticated
+        return caller.account_id, caller.subject
+
     @property
     def principal(self) -> Principal:
         """The principal that permissions are checked for: the caller or, while a view with definer rights is read, its definer."""

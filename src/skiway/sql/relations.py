@@ -19,9 +19,8 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from skiway.airport import ScanOptions, Table, TimePoint
-from skiway.airport.results import record_batches
-from skiway.airport.server.lookup import table_at
-from skiway.airport.tables import find_rowid_column
+from skiway.airport.server.host import table_at
+from skiway.airport.tables import find_rowid_column, record_batches
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.doors import require_at_most
 from skiway.sandbox.relations import FileGroup, NamedTable, Parsed, Relation, StoredQuery, TableName

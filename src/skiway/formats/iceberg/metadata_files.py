@@ -130,8 +130,11 @@ def _nanoseconds(of: TimestampNanoType | TimestamptzNanoType, value: object) -> 
 
 
 def parsed_schema(document: object) -> Schema:
-    """Parse a schema in Iceberg's JSON format."""
-    return Schema.model_validate(document)
+    """Parse a schema in Iceberg's JSON format. Raise `ValueError` if it is invalid."""
+    try:
+        return Schema.model_validate(document)
+    except (ValidationError, TypeError, LookupError, AttributeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def table_metadata(files: Files, location: str) -> TableMetadata:

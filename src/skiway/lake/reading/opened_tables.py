@@ -57,8 +57,7 @@ class Sources:
             raise PreconditionFailed(f"connector {connector.display_name!r} is being deleted", key="connector.deleting")
         # The secret is read only when the source is opened: new credentials also change the connector's record.
         return self._cache.get(
-            (realm.account_id, found.etag),
-            lambda: stored_upstream(realm, connector, self._secrets).open(self._opener),
+            (realm.account_id, found.etag), lambda: stored_upstream(realm, connector, self._secrets).open(self._opener)
         )
 
 

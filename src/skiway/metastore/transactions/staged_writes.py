@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from skiway.errors import AlreadyExists, Conflict, Contention, LimitExceeded, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import AlreadyExists, Conflict, Contention, LimitExceeded, NotFound, PreconditionFailed
 from skiway.formats import location
 from skiway.formats.iceberg.changes.commits import Change, Operation, Producer, append, delete_all, overwrite
 from skiway.formats.iceberg.metadata import MAIN, commit_failed, updated
@@ -25,7 +25,7 @@ from skiway.formats.iceberg.writing.data_files import StagedManifest, read_stage
 from skiway.formats.iceberg.writing.delete_files import delete_entry
 from skiway.metastore.managed.commits import PAUSES
 from skiway.metastore.managed.locations import files_of_table
-from skiway.metastore.managed.states import ManagedTable, handle_of, is_certainly_undone
+from skiway.metastore.managed.states import ManagedTable, handle_of, undoing
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
@@ -217,11 +217,7 @@ def open_state(
     files = _UnpublishedFiles(found.properties, found.reach, found.cache)
     effect, based = Effect.of(state.writes), _headed(metadata, state.base_id)
     snapshot = NewSnapshot(
-        based,
-        files,
-        clock=realm.clock,
-        snapshot_id=state.snapshot_id,
-        ids=lambda: f"transaction-{state.snapshot_id}",
+        based, files, clock=realm.clock, snapshot_id=state.snapshot_id, ids=lambda: f"transaction-{state.snapshot_id}"
     )
     snapshot.remove(effect.removed, deletes=[_entry(delete) for delete in effect.deletes])
     snapshot.add(_added(effect, files, state.writes))
@@ -371,6 +367,20 @@ class StagedChange:
             raise failure(Conflict, "transaction.statements", transaction_id=transaction.transaction_id)
 
 
+@dataclass(frozen=True, slots=True)
+class NewWrite:
+    """Data files that were written for the table `base`, and the `change` of an UPDATE or DELETE.
+
+    With `expected_snapshot_id`, the commit fails unless this is still the table's current snapshot; 0 is none.
+    """
+
+    base: ManagedTable
+    files: Sequence[DataFile]
+    row_count: int
+    change: StagedChange | None = None
+    expected_snapshot_id: int | None = None
+
+
 def _staged_delete(file: DataFile) -> v1.StagedDelete:
     from skiway.formats.iceberg.manifest_files import referenced_file, vector_place
 
@@ -385,29 +395,16 @@ def _staged_delete(file: DataFile) -> v1.StagedDelete:
     )
 
 
-def stage(
-    realm: Realm,
-    transaction_id: str,
-    base: ManagedTable,
-    added: Sequence[DataFile],
-    *,
-    row_count: int,
-    change: StagedChange | None = None,
-    expected_snapshot_id: int | None = None,
-    rules: TransactionRules = RULES,
-) -> str:
-    """Add data files that were written for a table to an open transaction, and the `change` of an UPDATE or DELETE.
-
-    The caller deletes the files if this fails. Return the id of the write. With `expected_snapshot_id`, the commit fails unless
-    this is still the table's current snapshot.
-    """
+def stage(realm: Realm, transaction_id: str, new: NewWrite, *, rules: TransactionRules = RULES) -> str:
+    """Add a write to an open transaction, and return its id. The caller deletes the files if this fails."""
+    base, change = new.base, new.change
     realm.require("table.write", base.table)
-    manifest = write_staged(base.files, base.metadata, added) if added else None
+    manifest = write_staged(base.files, base.metadata, new.files) if new.files else None
     write = v1.StagedWrite(
         table_id=base.table.resource_id,
-        row_count=row_count,
-        data_files=[file.file_path for file in added],
-        expected_snapshot_id=expected_snapshot_id,
+        row_count=new.row_count,
+        data_files=[file.file_path for file in new.files],
+        expected_snapshot_id=new.expected_snapshot_id,
         write_id=realm.ids(),
     )
     if change is not None:
@@ -424,12 +421,8 @@ def stage(
             raise failure(LimitExceeded, "transaction.too_large", limit=str(rules.max_writes))
         transaction.writes.append(write)
 
-    try:
+    with undoing(lambda: base.files.remove([manifest.location] if manifest else [])):
         amended(realm, transaction_id, edit)
-    except SkiwayError as error:
-        if is_certainly_undone(error) and manifest is not None:
-            base.files.remove([manifest.location])
-        raise
     return write.write_id
 
 

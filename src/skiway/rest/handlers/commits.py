@@ -144,14 +144,8 @@ def _create_staged(resolver: Resolver, wanted: Commit) -> ManagedTable:
     with resolve.claiming(request.realm, namespace, name, key="table.created.meanwhile"), _applying():
         if resolver.find_table(namespace, name) is not None:
             raise failure(AlreadyExists, "table.already.exists", resource="table", name=name)
-        return managed.create_staged(
-            request.realm,
-            request.lake.warehouse,
-            namespace_id=namespace.resource_id,
-            name=name,
-            requirements=wanted.requirements,
-            updates=wanted.updates,
-        )
+        creation = managed.TableCreation(namespace.resource_id, name, wanted.requirements, wanted.updates)
+        return managed.create_staged(request.realm, request.lake.warehouse, creation)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from skiway.config.source_access import AddressRule
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
-from skiway.security.source_access.policy import SourceAccess
+from skiway.security.source_access.access import SourceAccess
 
 if TYPE_CHECKING:
     from requests import Session

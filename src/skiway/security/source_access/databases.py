@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from skiway.errors import InvalidArgument
-from skiway.security.source_access.locations import Location, location
-from skiway.security.source_access.policy import SourceAccess
+from skiway.security.source_access.access import Location, SourceAccess, location
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
