@@ -12,7 +12,7 @@ from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, Precond
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import COLUMN_STATS, FILE_STATS, SNAPSHOT, TABLE_STATS
 from skiway.metastore.records.realm import timestamp
-from skiway.metastore.resources import snapshots, tables
+from skiway.metastore.resources import hierarchy, snapshots, tables
 from skiway.model import v1
 
 Create, Update, Delete, Get, Spec, Ref = (
