@@ -201,7 +201,7 @@ def filled_world(worlds: Worlds) -> dict[str, str]:
     realm, secrets = Realm(worlds.now.stores, "a1"), MemorySecrets()
     catalog = catalogs.find(realm, "lake")
     assert catalog is not None
-    sales = namespaces.find(realm, catalog.value.resource_id.id, ["sales"])
+    sales = namespaces.lookup(realm, catalog.value.resource_id, ["sales"])
     people = tables.find(realm, sales.resource_id.id, "people") if sales else None
     assert people is not None
     spec = connector_spec(display_name="files")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -209,11 +209,12 @@ def test_other_accounts_see_nothing(doors: Doors, name_of_door: str, kind: Kind)
 def test_callers_who_may_only_read_change_nothing(doors: Doors, name_of_door: str, kind: Kind) -> None:
     doors.of("client").create(kind, "new", "first")
     reader = doors.of(name_of_door, READER)
-    for change in (
+    changes: tuple[Callable[[], object], ...] = (
         lambda: reader.create(kind, "other", "x"),
         lambda: reader.update(kind, "new", "x"),
         lambda: reader.delete(kind, "new"),
-    ):
+    )
+    for change in changes:
         with refused("MC_PERMISSION_DENIED"):
             change()
     if kind.is_public:

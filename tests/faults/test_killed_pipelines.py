@@ -21,8 +21,8 @@ from metastore.pipelines.pipeline_lake import ORDERS
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import mirrored
 from runtime.servers import eventually
-from skiway.formats.iceberg.changes.commits import delete_all
-from skiway.formats.iceberg.changes.snapshots import summary_properties
+from skiway.formats.iceberg.changes.commits import append, delete_all
+from skiway.formats.iceberg.metadata import summary_properties
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.metastore.managed.commits import change
@@ -103,7 +103,7 @@ class Orders:
             with DataFileWriter(table.files, table.metadata) as writer:
                 writer.write(pa.RecordBatch.from_pylist(rows, ORDERS))
                 files = writer.close()
-            managed.append_with_retry(factory.home, lake.warehouse, table.table.resource_id, files)
+            managed.change(factory.home, lake.warehouse, table.table.resource_id, append(files))
 
     def enqueue(self, *, full: bool = False) -> str:
         with open_deployment(self.deployment) as stores:

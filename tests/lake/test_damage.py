@@ -43,7 +43,7 @@ def catalog(lake: Lake) -> v1.Catalog:
 
 
 def namespace(lake: Lake) -> v1.Namespace:
-    found = namespaces.find(lake.realm, catalog(lake).resource_id.id, ["s"])
+    found = namespaces.lookup(lake.realm, catalog(lake).resource_id, ["s"])
     assert found is not None
     return found
 

@@ -22,7 +22,7 @@ from skiway.metastore import connectors, jobs, managed, policies, quality, queri
 from skiway.metastore.pipelines import api as pipelines
 from skiway.metastore.pipelines.inputs import owner_realm
 from skiway.metastore.transactions import staged_writes
-from skiway.metastore.webhooks.resources import WebhookPlace
+from skiway.metastore.webhooks import WebhookPlace
 from skiway.model import v1
 from skiway.security import MemorySecrets
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from skiway.cli.output import Output
+from skiway.foundation.resources import RESOURCES
 
 if TYPE_CHECKING:
     from skiway.client import Metastore
@@ -180,6 +182,10 @@ def _objects(lake: Metastore, start: str) -> Iterator[str]:
     yield from _tables(lake, start)
 
 
+def _names_of(plural: str, lake: Metastore, start: str) -> Iterator[str]:  # noqa: ARG001
+    return (each.name for each in getattr(lake, plural)())
+
+
 COMPLETIONS: Final[Mapping[str, Names]] = {
     "CATALOG": _catalogs,
     "[CATALOG]...": _catalogs,
@@ -188,10 +194,7 @@ COMPLETIONS: Final[Mapping[str, Names]] = {
     "VIEW": _views,
     "OBJECT": _objects,
     "CONNECTOR": lambda lake, _: (each.name for each in lake.connectors()),
-    "RULE": lambda lake, _: (each.name for each in lake.rules()),
-    "WEBHOOK": lambda lake, _: (each.name for each in lake.webhooks()),
-    "PIPELINE": lambda lake, _: (each.name for each in lake.pipelines()),
-    "POLICY": lambda lake, _: (each.name for each in lake.policies()),
+    **{resource.name.upper(): partial(_names_of, resource.plural) for resource in RESOURCES},
     "JOB": lambda lake, _: (each.id for each in islice(lake.jobs(), MAX_NAMES)),
 }
 """The names that complete an argument, by what it is called in the help."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from skiway.client.metastore.calls import dotted, segments
 from skiway.setup.declarations import (
+    DESCRIBED,
     SECTIONS,
     Account,
     Connector,
@@ -38,7 +39,7 @@ SINGULAR: Final = {
     "policies": "policy",
     "rules": "rule",
     "pipelines": "pipeline",
-    "webhooks": "webhook",
+    **{resource.plural: resource.name for resource, _ in DESCRIBED.values()},
     "grants": "grant",
 }
 ORDER: Final = (
@@ -52,7 +53,7 @@ ORDER: Final = (
     "view",
     "rule",
     "pipeline",
-    "webhook",
+    *(resource.name for resource, _ in DESCRIBED.values()),
     "grant",
 )
 """Nothing becomes visible before the policies that protect it: tags and policies come before views and grants."""

@@ -205,7 +205,7 @@ def test_paused_missing_or_foreign_connector_gets_no_job(factory, files):
     request = v1.UpdateConnectorRequest(
         connector_id=files.resource_id, spec=v1.ConnectorSpec(state=v1.CS_PAUSED), update_mask={"paths": ["state"]}
     )
-    connectors.update(factory.home, request, secrets=None)
+    connectors.calls(None).update(factory.home, request)
     with expect_error(PreconditionFailed, "connector.not.active", name="files", state="paused"):
         trigger(factory, files)
     with expect_error(NotFound, "connector"):
@@ -221,7 +221,7 @@ def test_paused_missing_or_foreign_connector_gets_no_job(factory, files):
 @behavior(74)
 def test_connector_deleted_during_enqueue_is_not_found(factory, files):
     request = v1.DeleteConnectorRequest(connector_id=files.resource_id)
-    meanwhile(factory, "/accounts/a1/jobs/", lambda: connectors.delete(factory.home, request, secrets=None))
+    meanwhile(factory, "/accounts/a1/jobs/", lambda: connectors.calls(None).delete(factory.home, request))
     with expect_error(NotFound, "connector"):
         trigger(factory, files)
     assert listed(factory) == []
@@ -477,7 +477,7 @@ def test_job_of_another_account_is_not_found(factory, files):
 def test_deleting_a_connector_deletes_its_jobs(factory, files):
     running, waiting = trigger(factory, files), trigger(factory, files, full_rescan=True)
     lease = queue(factory).lease("w")
-    connectors.delete(factory.home, v1.DeleteConnectorRequest(connector_id=files.resource_id), secrets=None)
+    connectors.calls(None).delete(factory.home, v1.DeleteConnectorRequest(connector_id=files.resource_id))
     states = {lease.job.job_id: v1.JS_RUNNING, ({running, waiting} - {lease.job.job_id}).pop(): v1.JS_CANCELLED}
     assert {each: job(factory, each).state for each in states} == states
     assert queue(factory).renew(lease).cancel_requested

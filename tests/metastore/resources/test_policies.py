@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +15,10 @@ from metastore.resource_factory import ResourceFactory, mask
 from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.policies import CallerPolicies, Subject
-from skiway.metastore.records.realm import BothGuards, PolicyGuard
+from skiway.metastore.records.realm import PolicyGuard
+from skiway.metastore.records.repository import Guard, Repository
 from skiway.metastore.resources import catalogs, namespaces, policies, snapshots, tables, views
 from skiway.metastore.resources.policies import SandboxedExpressions
 from skiway.model import v1
@@ -233,11 +235,11 @@ def test_statistics_of_a_restricted_table_are_those_of_visible_columns(lake: Lak
     assert shown() == [None] * 4
 
 
-@dataclass
-class Fixed:
+class Fixed(Guard):
     """A guard that allows everything or nothing."""
 
-    allows: bool
+    def __init__(self, allows: bool) -> None:
+        self.allows = allows
 
     @property
     def sees_everything(self) -> bool:
@@ -250,25 +252,21 @@ class Fixed:
     def sees(self, value: Message) -> bool:
         return self.allows
 
-    def shown(self, value: Message) -> Message | None:
-        return value if self.allows else None
-
     def require_change(self, *states: Message) -> None:
         if not self.allows:
             raise PermissionDenied("no")
 
-    def require_create(self, value: Message) -> None:
-        self.require_change(value)
-
 
 @pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True)])
-def test_both_guards_have_to_allow_everything(first: bool, second: bool) -> None:
-    both, value, allowed = BothGuards(Fixed(first), Fixed(second)), v1.Table(), first and second
-    answers = [both.sees_everything, both.allows_unreadable, both.sees(value), both.shown(value) is value]
-    assert answers == [allowed] * 4
-    for call in (both.require_change, both.require_create):
-        with nullcontext() if allowed else pytest.raises(PermissionDenied):
-            call(value)
+def test_all_guards_have_to_allow_everything(lake: Lake, first: bool, second: bool) -> None:
+    stores, key = lake.factory.stores, keys.table("a1", lake.people.resource_id.id)
+    guarded, allowed = Repository(stores, TABLE, (Fixed(first), Fixed(second))), first and second
+    found = [guarded.find(key), guarded.peek(key), guarded.entry(stores.pointers.get(key))]
+    assert [guarded.sees_everything, guarded.sees(lake.people), *(each is not None for each in found)] == [allowed] * 5
+    with nullcontext() if allowed else pytest.raises(PermissionDenied):
+        guarded.require_change(lake.people)
+    with nullcontext() if allowed else pytest.raises(PermissionDenied):
+        guarded.creation(lake.people)
 
 
 def test_claims_of_a_token_replace_neither_the_subject_nor_its_roles_and_groups() -> None:

@@ -353,7 +353,7 @@ def test_scan_of_a_thousand_small_files_is_faster_afterwards(factory: ResourceFa
         for number in range(1000):
             ids = np.arange(number * 1000, (number + 1) * 1000)
             writer.write(pa.record_batch({"id": ids, "part": ["a"] * 1000, "v": [f"v{each}" for each in ids.tolist()]}))
-        managed.append_with_retry(home.home, home.warehouse, table.id, writer.close())
+        managed.change(home.home, home.warehouse, table.id, append(writer.close()))
     assert len(table.paths()) == 1000
     before = scan_s(table)
     started = time.monotonic()

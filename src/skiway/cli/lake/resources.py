@@ -14,7 +14,7 @@ import typer
 from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.options import Yes
 from skiway.errors import InvalidArgument
-from skiway.foundation.resources import Field, Resource
+from skiway.foundation.resources import PLAIN, Field, Resource
 
 
 def commands_for(
@@ -169,3 +169,8 @@ def _secret(env: str | None, file: Path | None) -> str | None:
         return file.expanduser().read_text(encoding="utf-8").strip()
     except OSError as error:
         raise InvalidArgument(f"cannot read {file}: {error.strerror}") from None
+
+
+app = typer.Typer()
+for _resource in PLAIN:
+    app.add_typer(commands_for(_resource), name=_resource.plural)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass
 from datetime import datetime
 from enum import Enum
+from functools import cache
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -411,3 +412,27 @@ class NamedCollection(Area, Generic[N]):
         """The field of a request that names a resource."""
         own_id = name if isinstance(name, Id) else self.get(name).id
         return {f"{self._resource.name}_id": v1.ResourceId(id=own_id, kind=self._resource.number)}
+
+
+class PlainCollection(NamedCollection[Any]):
+    """Resources of a kind without code of its own. Their fields are those of the message."""
+
+    __slots__ = ()
+
+    def create(self, name: str, *, idempotency_key: str | None = None, **fields: Any) -> Any:
+        """Create a resource with the given fields."""
+        return self._create(name, fields, idempotency_key)
+
+    def update(self, name: str, *, new_name: str | None = None, if_version: int | None = None, **fields: Any) -> Any:
+        """Change the given fields; None clears one."""
+        return self._update(name, new_name, fields, if_version)
+
+
+@cache
+def plain_collection(resource: Resource) -> type[PlainCollection]:
+    """The collection of a kind without code of its own, with records that are made from its message."""
+    names = [field.name for field in resource.spec.DESCRIPTOR.fields if field.name != "display_name"]
+    defaults = [(name, Any, None) for name in names]
+    record: Any = make_dataclass(resource.title, defaults, bases=(NamedRecord,), frozen=True, slots=True, kw_only=True)
+    made = {"__slots__": (), "_resource": resource, "_record": record.of, "__doc__": resource.about}
+    return type(resource.plural.title(), (PlainCollection,), made)

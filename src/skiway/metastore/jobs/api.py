@@ -14,7 +14,6 @@ from skiway.errors import (
     Conflict,
     Contention,
     InvalidArgument,
-    NotFound,
     PreconditionFailed,
     SkiwayError,
 )
@@ -185,13 +184,7 @@ def keep_log(queue: JobQueue, lease: Lease, log: CollectedLog) -> None:
             dropped_lines=lines.dropped,
             updated_at=timestamp(queue.clock()),
         )
-        try:
-            if current is None:
-                logs.create(after, also=lambda _: [unchanged])
-            else:
-                logs.update(current, after, also=lambda _: [unchanged])
-        except (AlreadyExists, NotFound, PreconditionFailed):
-            raise failure(Contention, "store.contended", what=f"job {job_id}") from None
+        logs.save(current, after, what=f"job {job_id}", also=lambda _: [unchanged])
 
     retrying(attempt)
 

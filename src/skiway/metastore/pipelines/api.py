@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from skiway.errors import InvalidArgument, Unsupported
-from skiway.formats.iceberg.changes.snapshots import summary_properties
+from skiway.formats.iceberg.metadata import summary_properties
 from skiway.foundation import resources
 from skiway.metastore import jobs
 from skiway.metastore.jobs.api import Schedule, Turn, scheduled
@@ -203,7 +203,6 @@ def _shown(pipeline: v1.Pipeline) -> v1.Pipeline:
 CALLS: Final = NamedCalls(
     resources.PIPELINE,
     PIPELINE,
-    keys.pipeline_name,
     check=lambda realm, pipeline, spec, _: _set_files(realm, pipeline, spec),
     writing=lambda realm, pipeline, *_: nullcontext(rescheduled(realm, pipeline)),
     shown=_shown,

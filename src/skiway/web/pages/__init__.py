@@ -14,10 +14,12 @@ editor       SQL that runs on the server
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, TypeAlias
 
 from starlette.responses import Response
 
+from skiway.foundation.resources import PLAIN
 from skiway.web.pages import (
     editor,
     operations,
@@ -67,6 +69,7 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "audit"): access.audit,
     ("GET", "access"): access.access,
     ("GET", "policies"): access.policies,
+    **{("GET", resource.plural): partial(operations.plain, resource=resource) for resource in PLAIN},
     ("GET", "sql"): editor.editor,
     ("GET", "results"): editor.download,
 }

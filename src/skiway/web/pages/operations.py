@@ -13,6 +13,7 @@ import yaml
 
 from skiway.client.metastore import Connector, Job, Pipeline, PlannedTable, Query
 from skiway.errors import InvalidArgument, SkiwayError
+from skiway.foundation.resources import Resource
 from skiway.web.pages.overview import events_data
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, Visit, system_rows
@@ -300,6 +301,14 @@ def policies(visit: Visit) -> Page:
     """All policies of the account."""
     found = [_record(each) for each in visit.lake.policies()]
     return Page("policies.html", "Policies", {"policies": found})
+
+
+def plain(visit: Visit, *, resource: Resource) -> Page:
+    """All resources of a kind without code of its own."""
+    records = list(getattr(visit.lake, resource.plural)())
+    rows = [{column: getattr(record, column) for column in (*resource.columns, "damage")} for record in records]
+    data = {"kind": resource.name, "plural": resource.plural, "columns": resource.columns, "rows": rows}
+    return Page("plain.html", resource.plural.title(), data)
 
 
 def _record(value: Any) -> dict[str, Any]:
