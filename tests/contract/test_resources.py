@@ -15,7 +15,6 @@ from contract.doors import OWNER, READER, STRANGER, Door, Doors, Python, Refused
 from contract.kinds import (
     CATALOGS,
     CONNECTORS,
-    DESCRIBED,
     KINDS,
     NAMESPACES,
     PIPELINES,
@@ -69,7 +68,9 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 def test_every_description_of_resources_is_in_the_contract() -> None:
     described = {found.name for found in vars(resources).values() if isinstance(found, resources.Resource)}
-    assert described == {kind.name for kind in DESCRIBED}
+    assert described - {"account", "snapshot"} == {kind.name for kind in KINDS}, (
+        "accounts and snapshots have no names in accounts"
+    )
 
 
 def own(kind: Kind, names: list[str]) -> list[str]:
