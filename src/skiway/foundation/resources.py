@@ -54,22 +54,10 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
-    """A kind of resource. `columns` are those of lists, by the names of the client's record."""
+class Kind:
+    """What names of messages, methods and fields say about a kind of resource: `ListWebhooks` takes a `ListWebhooksRequest`."""
 
     name: str
-    about: str
-    permission: str
-    fields: tuple[Field, ...]
-    columns: tuple[str, ...]
-    delete: str
-    """What else a deletion changes, in a sentence for people."""
-    create: str = ""
-    """What people should know before they create one."""
-    read_permission: str = ""
-    """The permission to read them, if it is another one."""
-    fixed: tuple[str, ...] = ()
-    """The fields of the spec that only a creation sets."""
 
     @property
     def plural(self) -> str:
@@ -89,16 +77,6 @@ class Resource:
         return v1.ResourceKind.Value(f"RK_{self.name.upper()}")
 
     @property
-    def secrets(self) -> tuple[str, ...]:
-        """The names of the fields that are secrets."""
-        return tuple(field.name for field in self.fields if field.is_secret)
-
-    @property
-    def required(self) -> frozenset[str]:
-        """The names of the fields that every resource has."""
-        return frozenset(("display_name", *(field.name for field in self.fields if field.required)))
-
-    @property
     def service(self) -> Any:
         """The service with the methods for this kind."""
         services = self.spec.DESCRIPTOR.file.services_by_name.values()
@@ -109,10 +87,10 @@ class Resource:
         """The message with the fields that can be set."""
         from skiway.model import v1
 
-        found: type[Message] = getattr(
+        spec: type[Message] = getattr(
             v1, self.message("Create{}Request").DESCRIPTOR.fields_by_name["spec"].message_type.name
         )
-        return found
+        return spec
 
     def path(self, name: str) -> str:
         """The path of a field of the spec in update masks: a choice between several fields has one path."""
@@ -128,9 +106,36 @@ class Resource:
         """The message of a name in which `{}` stands for the kind: `Get{}Request`, or `List{}sRequest` for several."""
         from skiway.model import v1
 
-        several = self.plural.title()
-        found: type[Any] = getattr(v1, name.replace("{}s", several).replace("{}", self.title))
-        return found
+        message: type[Any] = getattr(v1, name.replace("{}s", self.plural.title()).replace("{}", self.title))
+        return message
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Kind):
+    """A kind of resource that an account has by name. `columns` are those of lists, by the names of the client's record."""
+
+    about: str
+    permission: str
+    fields: tuple[Field, ...]
+    columns: tuple[str, ...]
+    delete: str
+    """What else a deletion changes, in a sentence for people."""
+    create: str = ""
+    """What people should know before they create one."""
+    read_permission: str = ""
+    """The permission to read them, if it is another one."""
+    fixed: tuple[str, ...] = ()
+    """The fields of the spec that only a creation sets."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The names of the fields that are secrets."""
+        return tuple(field.name for field in self.fields if field.is_secret)
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The names of the fields that every resource has."""
+        return frozenset(("display_name", *(field.name for field in self.fields if field.required)))
 
 
 DESCRIPTION: Final = Field("description", "Description for users.")
