@@ -16,7 +16,6 @@ import yaml
 from msgspec.structs import replace
 
 from skiway.client.metastore.calls import dotted, segments
-from skiway.errors import InvalidArgument
 from skiway.foundation.resources import Resource
 from skiway.setup.declarations import (
     DESCRIBED,
@@ -47,7 +46,7 @@ def described(item: object) -> Resource | None:
     return next((resource for resource, kind in DESCRIBED.values() if type(item) is kind), None)
 
 
-def declaration_of(resource: Resource, record: Any, references: Mapping[str, SecretRef]) -> Described:
+def declaration_from(resource: Resource, record: Any, references: Mapping[str, SecretRef]) -> Described:
     """The declaration of what the server has, with references in the place of secrets."""
     given = {field.name: getattr(record, field.name) for field in resource.fields if not field.is_secret}
     present = {name: value for name, value in given.items() if value is not None}
@@ -66,22 +65,6 @@ def missing_reference(resource: Resource, item: Any) -> Iterator[tuple[str, str]
         reference: SecretRef | None = getattr(item, name)
         if reference is not None and bool(reference.env) == bool(reference.file):
             yield name, f"{name} needs one reference: {{env: NAME}} or {{file: PATH}}"
-
-
-def described_values(
-    resource: Resource, item: Any, changed: frozenset[str] | None, secrets: Mapping[str, str]
-) -> dict[str, Any]:
-    """The arguments that create a resource or, with the keys that have `changed`, update it. An empty text clears."""
-    given: dict[str, Any] = dict(secrets)
-    for field in resource.fields:
-        if field.is_secret:
-            if changed is None and field.required and field.name not in secrets:
-                message = f"a new {resource.name} needs a {field.name}: give {{env: NAME}} or {{file: PATH}}"
-                raise InvalidArgument(message, key="field", field=field.name)
-        elif changed is None or field.name in changed:
-            value = getattr(item, field.name)
-            given[field.name] = None if value == "" else value
-    return given
 
 
 KINDS: Final = ("catalog", "namespace", "table", "view")

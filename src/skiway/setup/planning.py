@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from skiway.client.metastore.calls import dotted, segments
 from skiway.setup.declarations import (
+    SECTION_OF,
     SECTIONS,
     Account,
     Connector,
@@ -27,20 +28,6 @@ from skiway.setup.reading import InvalidSetup, Loaded, Path, Problem
 
 Action = Literal["create", "update", "delete"]
 
-SINGULAR: Final = {
-    "account": "account",
-    "catalogs": "catalog",
-    "namespaces": "namespace",
-    "tables": "table",
-    "connectors": "connector",
-    "views": "view",
-    "tags": "tags",
-    "policies": "policy",
-    "rules": "rule",
-    "pipelines": "pipeline",
-    "webhooks": "webhook",
-    "grants": "grant",
-}
 ORDER: Final = (
     "account",
     "catalog",
@@ -176,10 +163,11 @@ def _rank(change: Change, actual: Actual) -> tuple[Any, ...]:
 
 def _compare(section: str, loaded: Loaded, actual: Actual, *, send_credentials: bool, delete: bool) -> Iterator[Change]:
     """The differences of a section, deletions included."""
-    wanted, kind = _by_title(loaded.setup, section, actual), SINGULAR[section]
+    wanted = _by_title(loaded.setup, section, actual)
     if wanted is None:
         return
     existing = _by_title(actual.setup, section, actual) or {}
+    kind = next((kind for kind, plural in SECTION_OF.items() if plural == section), section)
     for name, desired in wanted.items():
         path: Path = (section, name) if section != "account" else (section,)
         line, before = loaded.line(path), existing.get(name)
@@ -258,7 +246,7 @@ def _is_moved(fields: Sequence[FieldChange], item: Any) -> bool:
 
 def _missing_secrets(loaded: Loaded, actual: Actual, *, delete: bool) -> Iterator[Problem]:
     """Yield objects that get another address in the file while the file does not declare their secret."""
-    for section in SECTIONS:
+    for kind, section in SECTION_OF.items():
         existing = {title(each): each for each in getattr(actual.setup, section) or ()}
         for item in getattr(loaded.setup, section) or ():
             if (before := existing.get(title(item))) is None:
@@ -267,7 +255,7 @@ def _missing_secrets(loaded: Loaded, actual: Actual, *, delete: bool) -> Iterato
             for key, advice in _stored_secrets(item, actual, delete=delete) if _is_moved(fields, item) else ():
                 yield Problem(
                     loaded.line((section, title(item), key)),
-                    f"{SINGULAR[section]} {title(item)} gets another {fields[0].field}, and its stored secret is only for the "
+                    f"{kind} {title(item)} gets another {fields[0].field}, and its stored secret is only for the "
                     f"previous one: {advice}",
                 )
 
