@@ -163,11 +163,11 @@ def test_older_snapshot_of_a_mirrored_table_can_be_made_current(run: Run) -> Non
 
 
 def test_queries_begin_are_renewed_and_end(run: Run) -> None:
-    begun = run("queries", "begin", "lake.raw.people", "--id", "its-own", "--ttl", "30", "-o", "json").json
+    begun = run("queries", "begin", "lake.raw.people", "--id", "its-own", "--ttl", "30s", "-o", "json").json
     assert (begun["id"], begun["state"]) == ("its-own", "active")
     assert [each["table"] for each in begun["tables"]] == ["lake.raw.people"]
     assert ["lake.raw.people", "1"] in run("queries", "get", "its-own").lines
-    renewed = run("queries", "renew", "its-own", "--ttl", "300", "-o", "json").json
+    renewed = run("queries", "renew", "its-own", "--ttl", "5m", "-o", "json").json
     assert renewed["expires_at"] > begun["expires_at"]
     assert run("queries", "end", "its-own").out == "ended query its-own\n"
     assert run("queries", "get", "its-own", "-o", "json").json["state"] == "ended_commit"

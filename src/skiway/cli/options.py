@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from skiway.cli.output import Output
+from skiway.foundation.clock import DURATION_SYNTAX, parse_duration
 
 if TYPE_CHECKING:
     from skiway.client import Metastore
@@ -77,6 +79,15 @@ def key_values(given: Sequence[str] | None, option: str, *, example: str = "owne
     return found
 
 
+def duration(text: str, option: str, *, otherwise: str = "") -> timedelta:
+    """Parse the duration of an option, such as 30s, 10m, 1h or 7d. `otherwise` says what else the option takes."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        message = f"{text!r} is not {DURATION_SYNTAX}{otherwise}"
+        raise typer.BadParameter(message, param_hint=option) from None
+
+
 def load_settings(home: Path, file: Path | None, given: Sequence[str]) -> Settings:
     """Load the settings from `--set`, the environment, the settings file and the defaults."""
     from skiway.config import load  # takes longer to import than most commands need
@@ -108,12 +119,7 @@ COMPLETION_TIMEOUT_S: Final = 3.0
 MAX_NAMES: Final = 500
 
 
-class Shell(StrEnum):
-    """A shell with completion."""
-
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
+Shell = StrEnum("Shell", ["bash", "zsh", "fish"])
 
 
 def completion_script(shell: Shell) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skiway.cli.command import HomeCall, confirm, group, home_command
-from skiway.cli.options import Yes
+from skiway.cli.options import Yes, duration
 from skiway.cli.rendering import write_record, write_records
 from skiway.errors import InvalidArgument, NotFound
 
@@ -31,8 +31,8 @@ def create_token(
     role: Annotated[
         list[str] | None, typer.Option(metavar="ROLE", help="A role; repeatable. Without one, the token can only read.")
     ] = None,
-    days: Annotated[
-        int | None, typer.Option(metavar="DAYS", min=1, help="Days until the token expires; never by default.")
+    ttl: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="When the token expires, such as 90d; never by default.")
     ] = None,
 ) -> None:
     """Create a token and print it once.
@@ -45,7 +45,7 @@ def create_token(
 
     _check_roles(role or [], known_roles(call.settings), account=account)
     account_id = _existing(call, account) if account else ""
-    expires_at = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
+    expires_at = None if ttl is None else datetime.now(UTC).replace(microsecond=0) + duration(ttl, "--ttl")
     token = new_token(name, account_id, roles=role or [], expires_at=expires_at)
     path = _file(call)
     add_token(path, token.entry)

@@ -11,7 +11,7 @@ from skiway.cli.command import Call, command, confirm, group, suggestion
 from skiway.cli.lake.resources import add_command, parameter, state_of
 from skiway.cli.options import Description, Parent, Yes, key_values
 from skiway.errors import NotFound
-from skiway.presentation.tables import row_count
+from skiway.presentation.tables import picked, row_count
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Catalog, Metastore, Namespace, SearchHit, View
@@ -36,13 +36,8 @@ COLUMNS = ["name", "description", "created_at"]
 
 def _container(container: Catalog | Namespace) -> dict[str, Any]:
     """A catalog or a namespace in the output."""
-    return {
-        "name": str(container),
-        "id": str(container.id),
-        "description": container.description,
-        "properties": dict(container.properties),
-        **state_of(container),
-    }
+    facts = picked(container, "id", "description", "properties")
+    return {"name": str(container), **facts, **state_of(container)}
 
 
 def _container_commands(app: typer.Typer, kind: str, name_type: Any, create_help: str) -> None:
@@ -122,9 +117,7 @@ def _view(view: View) -> dict[str, Any]:
     message = view.message
     return {
         "name": str(view),
-        "id": str(view.id),
-        "description": view.description or None,
-        "sql": dict(view.sql),
+        **picked(view, "id", "description", "sql"),
         "columns": [f"{column.name} {column.logical_type}" for column in message.output_columns],
         "reads": [".".join([table.catalog, *table.path, table.name]) for table in message.base_relations],
         "rights": view.rights,
@@ -225,11 +218,8 @@ def _hit(hit: SearchHit) -> dict[str, Any]:
         "found_in": hit.found_in,
         "format": match.format,
         "rows": row_count(match.rows, is_bound=match.rows_are_bound),
-        "size_bytes": match.size_bytes,
-        "comment": match.comment,
-        "id": str(match.id),
+        **picked(match, "size_bytes", "comment", "id", "rows_are_bound"),
         "damage": match.damage or None,
-        "rows_are_bound": match.rows_are_bound,
     }
 
 

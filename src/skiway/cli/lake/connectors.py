@@ -14,8 +14,7 @@ import typer
 from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.lake import jobs
 from skiway.cli.lake.resources import options_for, state_of
-from skiway.cli.options import Yes, key_values
-from skiway.config.fields import DURATION
+from skiway.cli.options import Yes, duration, key_values
 from skiway.foundation.resources import DESCRIPTION, Field
 
 if TYPE_CHECKING:
@@ -31,29 +30,8 @@ URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 NEVER: Final = "never"
 
 
-class Kind(StrEnum):
-    """The format of a source."""
-
-    parquet = "parquet"
-    iceberg = "iceberg"
-    glue = "glue"
-    hive = "hive"
-    unity = "unity"
-    airport = "airport"
-    delta = "delta"
-    csv = "csv"
-    json = "json"
-    jdbc = "jdbc"
-
-
-class Mode(StrEnum):
-    """The passes of a sync."""
-
-    both = "both"
-    metadata = "metadata"
-    stats = "stats"
-
-
+Kind = StrEnum("Kind", ["parquet", "iceberg", "glue", "hive", "unity", "airport", "delta", "csv", "json", "jdbc"])
+Mode = StrEnum("Mode", ["both", "metadata", "stats"])
 Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="Name of the connector.")]
 Uri = Annotated[
     str,
@@ -91,7 +69,7 @@ OPTIONS: Final = options_for(
     Field("source_table", "Only this table of the source.", metavar="NAME"),
     Field("include", "Only tables that match.", many=True, metavar="GLOB"),
     Field("exclude", "No tables that match.", many=True, metavar="GLOB"),
-    Field("every", "Interval of automatic syncs, such as 10m, 1h or 1d; or never.", metavar="TIME"),
+    Field("every", "Interval of automatic syncs, such as 10m, 1h or 1d; or never.", metavar="DURATION"),
     Field(
         "copy",
         "Copy rows into managed tables, instead of mirroring tables.",
@@ -285,7 +263,7 @@ def validate(call: Call, name: Name) -> None:
 def sync(
     call: Call,
     name: Name,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the job until it ends.")] = False,
+    watch: jobs.Watch = False,
     mode: Annotated[
         Mode, typer.Option(help="Run a job with both passes, or run one pass and wait for it.")
     ] = Mode.both,
@@ -371,20 +349,13 @@ def _policy(every: str, before: v1.ConnectorPolicy | None = None) -> v1.Connecto
         policy.CopyFrom(before)
     policy.enabled = every != NEVER
     if policy.enabled:
-        policy.interval.FromTimedelta(_duration(every))
+        policy.interval.FromTimedelta(duration(every, "--every", otherwise=f", or {NEVER}"))
     return policy
 
 
 def _interval(policy: v1.ConnectorPolicy) -> timedelta | None:
     """Return the interval of automatic syncs; None if there are none."""
     return policy.interval.ToTimedelta() if policy.enabled and policy.HasField("interval") else None
-
-
-def _duration(text: str) -> timedelta:
-    try:
-        return DURATION.read(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not {DURATION.takes}, or {NEVER}", param_hint="--every") from None
 
 
 def _auth(text: str) -> v1.ConnectorAuthSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,8 +12,8 @@ import typer
 
 from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.options import Yes
-from skiway.errors import InvalidArgument
 from skiway.foundation.resources import Field, Resource
+from skiway.presentation.tables import picked
 
 
 def commands_for(
@@ -84,19 +83,9 @@ def options_for(*fields: Field) -> list[inspect.Parameter]:
     return [option for field in fields for option in _options(field, optional=True)]
 
 
-def fields_from(source: object, *names: str) -> dict[str, Any]:
-    """Return these attributes of a message or a resource, for a record in the output."""
-    return {name: getattr(source, name) for name in names}
-
-
 def state_of(resource: Any) -> dict[str, Any]:
     """Return the fields that records of all resources have: when it was created and changed, and whether it is damaged."""
-    damage = resource.damage or None
-    return {
-        "created_at": None if damage else resource.created_at,
-        "updated_at": None if damage else resource.updated_at,
-        "damage": damage,
-    }
+    return {**picked(resource, "created_at", "updated_at"), "damage": resource.damage or None}
 
 
 def add_command(app: typer.Typer, name: str, act: Callable[..., None], about: str, *options: inspect.Parameter) -> None:
@@ -147,25 +136,14 @@ def _lower(field: Field) -> str:
 
 def _values(resource: Resource, given: dict[str, Any], *, require: bool) -> dict[str, Any]:
     """The values that were given, with secrets read. An empty text clears a field."""
+    from skiway.setup.secrets import read_secret
+
     for field in resource.fields:
         if field.is_secret:
-            secret = _secret(given.pop(f"{field.name}_env"), given.pop(f"{field.name}_file"))
+            env, file = given.pop(f"{field.name}_env"), given.pop(f"{field.name}_file")
+            secret = None if env is None and file is None else read_secret(field.name, env or "", file or "")
             if secret is None and require and field.required:
                 hint = f"--{field.name}-env or --{field.name}-file"
                 raise typer.BadParameter(f"give the {_lower(field).removesuffix('.')}", param_hint=hint)
             given[field.name] = secret
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _secret(env: str | None, file: Path | None) -> str | None:
-    if env is not None:
-        secret = os.environ.get(env)
-        if not secret:
-            raise InvalidArgument(f"the environment variable {env} is not set: set it to the secret")
-        return secret
-    if file is None:
-        return None
-    try:
-        return file.expanduser().read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise InvalidArgument(f"cannot read {file}: {error.strerror}") from None
