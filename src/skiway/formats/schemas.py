@@ -8,6 +8,7 @@ field is identified by name; its id is then a digest of the path of names.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -21,6 +22,7 @@ from skiway.formats.extension_types import EXTENSION, coordinate_system, geometr
 
 Path: TypeAlias = tuple[str, ...]
 
+_LIST_ITEM: Final = re.compile(r'(?:"(?:[^"]|"")*"|\([^()]*\)|\[[^\]]*\]|[^,])+')
 _ID: Final = b"PARQUET:field_id"
 _DOC: Final = b"doc"
 _PRESERVED: Final = (_DOC, *EXTENSION)
@@ -217,3 +219,8 @@ _NAMES: Final[dict[pa.DataType, str]] = {
     **dict.fromkeys([pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")], "time"),
     pa.uuid(): "uuid",
 }
+
+
+def list_items(text: str) -> list[str]:
+    """The items of a list with commas, which names in quotes and parentheses may contain."""
+    return [item.strip() for item in _LIST_ITEM.findall(text) if item.strip()]

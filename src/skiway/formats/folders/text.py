@@ -24,7 +24,7 @@ from skiway.formats.files import Files, Found, decoding
 from skiway.formats.folders.schemas import merged_schema
 from skiway.formats.opening import FolderSource, SourceRequest, is_hidden
 from skiway.formats.readers.scanning import DataFile, FileRows, IdAssigner, Scan
-from skiway.formats.schemas import TableSchema, with_ids
+from skiway.formats.schemas import TableSchema, list_items, with_ids
 from skiway.formats.source import FILE_COLUMNS, Content, Format, PartitionSpec, Snapshot, Source, TableHandle, TableName
 from skiway.security.source_access import Location
 
@@ -62,7 +62,6 @@ def declared_columns(text: str) -> dict[str, pa.DataType]:
     from pyiceberg.schema import Schema
     from pyiceberg.types import NestedField
 
-    from skiway.formats.iceberg.changes.evolution import list_items
     from skiway.formats.iceberg.types import arrow_columns
 
     found: dict[str, pa.DataType] = {}

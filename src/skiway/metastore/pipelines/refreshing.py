@@ -23,7 +23,7 @@ import pyarrow as pa
 from skiway.errors import AlreadyExists, Cancelled, Conflict, InvalidArgument, PreconditionFailed, SkiwayError
 from skiway.formats import TableName
 from skiway.formats.iceberg.changes.commits import Replacement, append, checked, delete_all
-from skiway.formats.iceberg.changes.evolution import list_items, partition_spec
+from skiway.formats.iceberg.changes.evolution import partition_spec
 from skiway.formats.iceberg.types import format_version, iceberg_schema
 from skiway.metastore.ingest.rows import Target, Written, stored_columns
 from skiway.metastore.managed.commits import change
@@ -296,7 +296,7 @@ class PipelineRun:
         table, output = decision.table, decision.output
         version = format_version(columns)
         schema = iceberg_schema(columns, format_version=version)
-        spec = partition_spec(schema, list_items(table.partition_by)) if table.partition_by else None
+        spec = partition_spec(schema, table.partition_by) if table.partition_by else None
         own = {PIPELINE: self.pipeline_id, PARTITIONING: table.partition_by}
         if table.description:
             own["comment"] = table.description

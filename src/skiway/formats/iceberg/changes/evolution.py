@@ -26,6 +26,7 @@ from skiway.formats.iceberg.changes.commits import Change, Producer
 from skiway.formats.iceberg.metadata import updated
 from skiway.formats.iceberg.types import iceberg_type
 from skiway.formats.iceberg.warehouse import TableFiles
+from skiway.formats.schemas import list_items
 from skiway.foundation.clock import Clock
 
 if TYPE_CHECKING:
@@ -42,15 +43,18 @@ if TYPE_CHECKING:
 
 _TRANSFORM: Final = re.compile(r"(?i:(?P<name>[a-z]+))(?:\[(?P<width>\d+)\])?\((?:(?P<first>\d+)\s*,)?(?P<column>.+)\)")
 _SORT_KEY: Final = re.compile(r"(?P<column>.+?)(?i:\s+(?P<direction>asc|desc))?(?i:\s+nulls\s+(?P<nulls>first|last))?")
-_LIST_ITEM: Final = re.compile(r'(?:"(?:[^"]|"")*"|\([^()]*\)|\[[^\]]*\]|[^,])+')
 _ROW: Final = "$row"
 
 
-def partition_spec(schema: Schema, parts: Sequence[str]) -> PartitionSpec:
-    """Parse a spec; each part is a column or a transform of one: `region`, `day(ts)`, `bucket(16, id)`, `bucket[16](id)`."""
+def partition_spec(schema: Schema, parts: Sequence[str] | str) -> PartitionSpec:
+    """Parse a spec; each part is a column or a transform of one: `region`, `day(ts)`, `bucket(16, id)`, `bucket[16](id)`.
+
+    A text has commas between the parts.
+    """
     from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 
     fields = []
+    parts = list_items(parts) if isinstance(parts, str) else parts
     for number, part in enumerate(parts, PARTITION_FIELD_ID_START):
         named, transform = _parsed(part)
         column = _column(schema, named, what=f"partition {part!r}")
@@ -123,7 +127,7 @@ def partition_by(text: str) -> Producer:
         fields = []
         old = {(each.source_id, str(each.transform)): each for spec in metadata.partition_specs for each in spec.fields}
         unused = count((metadata.last_partition_id or PARTITION_FIELD_ID_START - 1) + 1)
-        for each in partition_spec(metadata.schema(), list_items(text)).fields:
+        for each in partition_spec(metadata.schema(), text).fields:
             known = old.get(
                 (each.source_id, str(each.transform))
             )  # it keeps its id, so that engines can compare values
@@ -175,11 +179,6 @@ def sort_order(schema: Schema, text: str) -> SortOrder:
         nulls = NullOrder.NULLS_FIRST if first else NullOrder.NULLS_LAST
         fields.append(SortField(source.field_id, IdentityTransform(), direction, nulls))
     return SortOrder(*fields)
-
-
-def list_items(text: str) -> list[str]:
-    """The items of a list with commas, which names in quotes and parentheses may contain."""
-    return [item.strip() for item in _LIST_ITEM.findall(text) if item.strip()]
 
 
 def split_by_partition(rows: pa.Table, spec: PartitionSpec, schema: Schema) -> Iterator[tuple[Record, pa.Table]]:
