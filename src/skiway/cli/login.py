@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -160,8 +160,10 @@ def _advertised(location: str) -> tuple[str, str, str]:
 
 def _checked(location: str, login: StoredLogin) -> StoredLogin:
     """The login, if the server accepts its token, whatever its owner may see."""
-    with _without_hint():
+    try:
         _call(location, login.token)
+    except Unauthorized as error:  # commands do not add to this error that a token is needed
+        raise Unauthorized(f"the server rejects this token: {error.message}", key="login.rejected") from error
     return login
 
 
@@ -170,16 +172,6 @@ def _call(location: str, token: str | None) -> None:
 
     with Metastore(location, token=token, timeout_s=TIMEOUT_S) as lake, suppress(PermissionDenied):
         next(iter(lake.catalogs(page_size=1)), None)
-
-
-@contextmanager
-def _without_hint() -> Iterator[None]:
-    """Say that it is the new token which was rejected, and keep commands from adding that one is needed."""
-    try:
-        yield
-    except Unauthorized as error:
-        refused = Unauthorized(f"the server rejects this token: {error.message}", key="login.rejected")
-        raise refused from error
 
 
 def _token_in(file: Path) -> str:

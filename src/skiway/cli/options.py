@@ -155,49 +155,41 @@ def completer(names: Names, connect: Callable[[Any], Metastore]) -> Callable[[An
     return complete
 
 
-def _catalogs(lake: Metastore, start: str) -> Iterator[str]:  # noqa: ARG001
-    return (each.name for each in lake.catalogs())
+def _all(plural: str) -> Names:
+    return lambda lake, _: (each.name for each in getattr(lake, plural)())
 
 
 def _namespaces(lake: Metastore, start: str) -> Iterator[str]:
     """The namespaces that begin with the typed text, and those that contain the typed name."""
     catalog, dot, _ = start.partition(".")
-    for name in _catalogs(lake, start):
+    for name in _all("catalogs")(lake, start):
         if name == catalog if dot else name.startswith(catalog):
-            found = (str(each) for each in lake.namespaces(name, recursive=True))
-            yield from (each for each in found if each.startswith(start) or start.startswith(f"{each}."))
+            names = (str(each) for each in lake.namespaces(name, recursive=True))
+            yield from (each for each in names if each.startswith(start) or start.startswith(f"{each}."))
 
 
-def _catalogs_and_namespaces(lake: Metastore, start: str) -> Iterator[str]:
-    yield from _catalogs(lake, start)
-    yield from _namespaces(lake, start)
+def _below(plural: str) -> Names:
+    """The tables or views of the namespaces that fit."""
+    return lambda lake, start: (
+        f"{namespace}.{each.name}"
+        for namespace in _namespaces(lake, start)
+        for each in getattr(lake, plural)(namespace)
+    )
 
 
-def _tables(lake: Metastore, start: str) -> Iterator[str]:
-    return (f"{each}.{table.name}" for each in _namespaces(lake, start) for table in lake.tables(each))
-
-
-def _views(lake: Metastore, start: str) -> Iterator[str]:
-    return (f"{each}.{view.name}" for each in _namespaces(lake, start) for view in lake.views(each))
-
-
-def _objects(lake: Metastore, start: str) -> Iterator[str]:
-    yield from _catalogs_and_namespaces(lake, start)
-    yield from _tables(lake, start)
+def _each(*kinds: Names) -> Names:
+    return lambda lake, start: (name for names in kinds for name in names(lake, start))
 
 
 COMPLETIONS: Final[Mapping[str, Names]] = {
-    "CATALOG": _catalogs,
-    "[CATALOG]...": _catalogs,
-    "NAMESPACE": _catalogs_and_namespaces,
-    "TABLE": _tables,
-    "VIEW": _views,
-    "OBJECT": _objects,
-    "CONNECTOR": lambda lake, _: (each.name for each in lake.connectors()),
-    "RULE": lambda lake, _: (each.name for each in lake.rules()),
-    "WEBHOOK": lambda lake, _: (each.name for each in lake.webhooks()),
-    "PIPELINE": lambda lake, _: (each.name for each in lake.pipelines()),
-    "POLICY": lambda lake, _: (each.name for each in lake.policies()),
+    "CATALOG": _all("catalogs"),
+    "[CATALOG]...": _all("catalogs"),
+    "NAMESPACE": _each(_all("catalogs"), _namespaces),
+    "TABLE": _below("tables"),
+    "VIEW": _below("views"),
+    "OBJECT": _each(_all("catalogs"), _namespaces, _below("tables")),
+    **{kind.upper(): _all(f"{kind}s") for kind in ("connector", "rule", "webhook", "pipeline")},
+    "POLICY": _all("policies"),
     "JOB": lambda lake, _: (each.id for each in islice(lake.jobs(), MAX_NAMES)),
 }
 """The names that complete an argument, by what it is called in the help."""

@@ -44,7 +44,7 @@ from skiway.setup.declarations import (
     Tags,
     View,
 )
-from skiway.setup.forms import columns_of, declaration_from, normal
+from skiway.setup.forms import columns_of, normal
 from skiway.setup.messages import declaration_of
 from skiway.setup.secrets import default_reference, default_variable
 
@@ -171,8 +171,11 @@ class _Reading:
     def _described(self, resource: Resource) -> Iterator[Described]:
         """The resources of a described kind. References to variables stand for their secrets."""
         for record in _sound(getattr(self.lake, resource.plural)(), resource.name):
-            variable = default_variable(resource.name.upper(), record.name)
-            yield declaration_from(resource, record, dict.fromkeys(resource.secrets, SecretRef(env=variable)))
+            values = {field.name: getattr(record, field.name) for field in resource.fields if not field.is_secret}
+            present = {name: value for name, value in values.items() if value is not None}
+            reference = SecretRef(env=default_variable(resource.name.upper(), record.name))
+            secrets = dict.fromkeys(resource.secrets, reference)
+            yield DESCRIBED[resource.plural][1](name=record.name, **present, **secrets)
 
     def _rules(self) -> Iterator[Rule]:
         """The rules. Those of deleted tables are left out."""

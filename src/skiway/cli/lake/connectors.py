@@ -16,6 +16,7 @@ from skiway.cli.lake import jobs
 from skiway.cli.lake.resources import options_for, state_of
 from skiway.cli.options import Yes, duration, key_values
 from skiway.foundation.resources import DESCRIPTION, Field
+from skiway.presentation.tables import picked
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Connector
@@ -89,21 +90,12 @@ def _record(call: Call, connector: Connector) -> dict[str, Any]:
     """A connector in the output. It shows whether there are credentials, but never the credentials themselves."""
     message = connector.message
     source, destination, copy = message.source, message.destination, message.copy
-    damaged = {"kind": "-", "uri": "-", "state": "damaged", "catalog": "-", "namespace": None}
-    place = (
-        damaged
-        if connector.damage
-        else {
-            "kind": connector.kind,
-            "uri": connector.uri,
-            "state": "paused" if connector.is_paused else "active",
-            "catalog": _catalog_name(call, destination),
-            "namespace": _namespace_name(call, destination),
-        }
-    )
+    place: dict[str, Any] = {"kind": "-", "uri": "-", "state": "damaged", "catalog": "-", "namespace": None}
+    if not connector.damage:
+        state = "paused" if connector.is_paused else "active"
+        place = {"kind": connector.kind, "uri": connector.uri, "state": state, **_place(call, destination)}
     return {
-        "name": connector.name,
-        "id": str(connector.id),
+        **picked(connector, "name", "id"),
         **place,
         "table": destination.table_display_name or None,
         "source_namespace": ".".join(source.namespace.segments) or None,
@@ -279,13 +271,23 @@ def sync(
     all of them again. With --watch, the exit code is 1 unless
     all of it succeeded. Ctrl-C does not stop the job.
     """
-    selection = jobs.Selection(namespace or [], table or "")
+    selection: dict[str, Any] = {"namespaces": namespace or [], "table": table or ""}
     if mode is Mode.both:
-        jobs.sync(call, name, selection, full=full, watch=watch)
+        job = call.lake.connectors.sync(name, full_rescan=full, **selection)
+        jobs.report_start(call, job, {job.message.connector_id.id: name}, watch=watch)
         return
     if full:
         raise typer.BadParameter("--full is only for jobs: leave out --mode", param_hint="--full")
-    jobs.capture(call, name, mode.value, selection)
+    with call.metastore(timeout_s=None) as lake:
+        done = lake.connectors.capture(name, statistics=mode is Mode.stats, **selection)
+    errors = {error.table: error.message for error in done.table_errors}
+    figures = picked(done, "tables=tables_scanned", "changed=tables_changed", "failed=errors")
+    record = {"connector": name, "mode": mode.value, **figures, "errors": errors}
+    call.print_result(f"{mode}: {jobs.counts(done)}", record)
+    if done.errors:
+        for table_name, message in errors.items() if call.is_for_people else ():
+            typer.echo(f"  {table_name}: {message}", err=True)
+        raise typer.Exit(jobs.PARTIAL if done.errors < done.tables_scanned else 1)
 
 
 # -- options to messages -----------------------------------------------------------------------------------------------
@@ -385,22 +387,15 @@ def _missed(connector: Connector) -> list[str]:
     return missed_by_copies(connector.kind, connector.uri, tables)
 
 
-def _catalog_name(call: Call, destination: v1.ConnectorDestination) -> str:
-    if destination.catalog_display_name:
-        return destination.catalog_display_name
-    from skiway.client.metastore import Id
+def _place(call: Call, destination: v1.ConnectorDestination) -> dict[str, str | None]:
+    """The names of the catalog and the namespace to which a connector writes. Those of deleted ones are not known."""
+    from skiway.client.metastore import Id, dotted
 
-    found = call.lake.catalogs.find(Id(destination.catalog_id.id))
-    return found.name if found else "-"
+    def path(kind: str, own_id: str) -> tuple[str, ...]:
+        return (call.lake.directory.path(kind, Id(own_id)) if own_id else None) or ()
 
-
-def _namespace_name(call: Call, destination: v1.ConnectorDestination) -> str | None:
-    from skiway.client.metastore import Id
-    from skiway.client.metastore.calls import dotted
-
-    if destination.namespace.segments:
-        return dotted(destination.namespace.segments)
-    if not destination.namespace_id.id:
-        return None
-    found = call.lake.namespaces.find(Id(destination.namespace_id.id))
-    return dotted(found.path[1:]) if found else None
+    catalog, namespace = destination.catalog_display_name, destination.namespace.segments
+    return {
+        "catalog": catalog or "".join(path("catalog", destination.catalog_id.id)) or "-",
+        "namespace": dotted(namespace or path("namespace", destination.namespace_id.id)[1:]) or None,
+    }

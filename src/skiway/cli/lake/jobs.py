@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
@@ -18,6 +17,7 @@ from skiway.presentation.tables import format_size, picked
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Job, Metastore
+    from skiway.model import v1
 
 PARTIAL: Final = 3
 INTERRUPTED: Final = 130
@@ -122,37 +122,6 @@ def connector_names(lake: Metastore) -> dict[str, str]:
 # -- jobs that other commands start ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Tables of a connector, by their names in the destination catalog; empty for all tables."""
-
-    namespaces: Sequence[str] = ()
-    table: str = ""
-
-
-def sync(call: Call, name: str, selection: Selection, *, full: bool, watch: bool) -> None:
-    """Start a job that syncs a connector, or find the running one; with `watch`, follow it."""
-    job = call.lake.connectors.sync(name, full_rescan=full, namespaces=selection.namespaces, table=selection.table)
-    report_start(call, job, {job.message.connector_id.id: name}, watch=watch)
-
-
-def capture(call: Call, name: str, mode: str, selection: Selection) -> None:
-    """Run one pass without a job, however long it takes; exit with 3 if some tables failed, and 1 if all of them did."""
-    with call.metastore(timeout_s=None) as lake:
-        result = lake.connectors.capture(
-            name, statistics=mode == "stats", namespaces=selection.namespaces, table=selection.table
-        )
-    errors = {each.table: each.message for each in result.table_errors}
-    tables, changed, failed = result.tables_scanned, result.tables_changed, result.errors
-    record = {"connector": name, "mode": mode, "tables": tables, "changed": changed, "failed": failed, "errors": errors}
-    call.print_result(f"{mode}: {_counts(tables, changed, failed)}", record)
-    if failed:
-        if call.is_for_people:
-            for table, message in errors.items():
-                typer.echo(f"  {table}: {message}", err=True)
-        raise typer.Exit(PARTIAL if failed < tables else 1)
-
-
 def report_start(call: Call, job: Job, names: Mapping[str, str], *, watch: bool) -> None:
     """Print that a job was started or, with `watch`, follow it."""
     if watch:
@@ -206,8 +175,8 @@ def run_to_end(
 def report_end(call: Call, job: Job, names: Mapping[str, str]) -> None:
     """Print the result of a job that has ended; exit with 3 if some tables failed, and with 1 if it failed."""
     message, failed = job.message, job.message.errors
-    counts = _counts(message.tables_scanned, message.tables_changed, failed)
-    outcome = f"job {job.id} {_ended(job.state)}{f': {counts}' if message.tables_scanned else ''}"
+    figures = f": {counts(message)}" if message.tables_scanned else ""
+    outcome = f"job {job.id} {_ended(job.state)}{figures}"
     call.print_result(outcome, job_record(job, names))
     if call.is_for_people:
         for line in _error_lines(job.errors, failed) or ([message.message] if message.message else []):
@@ -222,8 +191,10 @@ def _ended(state: str) -> str:
     return "succeeded only in part" if state == "partial" else state
 
 
-def _counts(tables: int, changed: int, failed: int) -> str:
-    return f"{tables:,} table{'' if tables == 1 else 's'}, {changed:,} changed, {failed:,} failed"
+def counts(pass_: v1.Job | v1.SyncCaptureResponse) -> str:
+    """How many tables a job or a pass has processed, changed and failed to process."""
+    tables = f"{pass_.tables_scanned:,} table{'' if pass_.tables_scanned == 1 else 's'}"
+    return f"{tables}, {pass_.tables_changed:,} changed, {pass_.errors:,} failed"
 
 
 def _error_lines(errors: dict[str, str], count: int) -> list[str]:

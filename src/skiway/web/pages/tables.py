@@ -34,68 +34,12 @@ from skiway.web.pages.overview import rule_data
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, TablePath, Visit, optional
 
-
-def snippets(visit: Visit) -> list[dict[str, Any]]:
-    """The snippets for the table in the path of a visit."""
-    path = visit.table_path()
-    catalog, schema, table = path.catalog, path.schema, path.name
-    location = visit.clients.location()
-    needs_token = bool(visit.visitor.token)
-    name = ".".join(map(identifier, (catalog, schema, table)))
-    secret = [secret_statement(location, None)] if needs_token else []
-    duckdb = ["INSTALL airport FROM community;", "LOAD airport;", *secret, attach_statement(catalog, location)]
-    token = ', token="<your token>"' if needs_token else ""
-    rest = f"{visit.origin}/iceberg"
-    properties = {"type": "rest", "uri": rest, "warehouse": catalog} | (
-        {"token": "<your token>"} if needs_token else {}
-    )
-    spark = [
-        f"spark.sql.catalog.{catalog}=org.apache.iceberg.spark.SparkCatalog",
-        *(f"spark.sql.catalog.{catalog}.{key}={value}" for key, value in properties.items()),
-    ]
-    return [
-        {"tool": "DuckDB", "language": "sql", "text": "\n".join([*duckdb, f"FROM {name} LIMIT 10;"])},
-        {
-            "tool": "PyIceberg",
-            "language": "python",
-            "text": "from pyiceberg.catalog import load_catalog\n\n"
-            f"catalog = load_catalog({json.dumps(catalog)}, **{json.dumps(properties)})\n"
-            f"catalog.load_table({json.dumps(visit.names[1:])}).scan(limit=10).to_arrow()",
-        },
-        {"tool": "Spark", "language": "properties", "text": "\n".join(spark)},
-        {
-            "tool": "Python",
-            "language": "python",
-            "text": "from skiway.client import AirportClient\n\n"
-            f"with AirportClient({json.dumps(location)}, {json.dumps(catalog)}{token}) as lake:\n"
-            f"    rows = lake.scan(({json.dumps(schema)}, {json.dumps(table)}), limit=10).read_all()",
-        },
-    ]
-
-
 MAX_PLANNED: Final = 500
 TASKS: Final[Mapping[str, Callable[[], v1.MaintenanceTask]]] = {
     "optimize": optimize_task,
     "expire": expire_task,
     "clean": clean_task,
 }
-
-
-def upkeep_data(visit: Visit, table: Table, *, is_managed: bool) -> dict[str, Any]:
-    """The health of a table now. The parameter `plan` asks for a dry run of an action, and `job` for the state of a job."""
-    if not is_managed:
-        reason = "This table is a mirror: it is maintained in its source."
-        return {"figures": None, "sizes": [], "decisions": [], "plan": None, "job": None, "reason": reason}
-    health, reason = optional(lambda: visit.lake.maintenance.health(table))
-    action = visit.query.get("plan", "")
-    plan, no_plan = optional(lambda: _plan(visit, table, action)) if action else (None, "")
-    job, no_job = optional(lambda: _job(visit, table)) if "job" in visit.query else (None, "")
-    return {
-        **({"figures": None, "sizes": [], "decisions": []} if health is None else health_data(health)),
-        "plan": plan,
-        "job": job,
-        "reason": reason or no_plan or no_job,
-    }
 
 
 def maintain(visit: Visit) -> Redirect:
@@ -138,20 +82,6 @@ MAX_FILES: Final = 500
 MAX_PLANS: Final = 50
 MAX_PROFILES: Final = 50
 ROWS: Final = 50
-DATA: Final = {
-    "columns": "columns",
-    "rows": "preview",
-    "snapshots": "history",
-    "statistics": "statistics",
-    "files": "layout",
-    "lineage": "lineage",
-    "plans": "scans",
-    "quality": "quality",
-    "health": "health",
-    "access": "access",
-    "connect": "connect",
-}
-"""The name of what each tab shows, in the data of the page."""
 MAX_ROWS: Final = 1000
 
 
@@ -161,6 +91,7 @@ def table(visit: Visit) -> Page:
     tab = visit.query.get("tab", "columns")
     if tab not in TABS:
         raise NotFound(f"tables have no tab {tab[:40]!r}: choose {', '.join(TABS)}", key="page.unknown")
+    name, read = TABS[tab]
     found = visit.lake.tables.get(visit.names, at=visit.at)
     record = TableRecord.of(found, _connectors(visit, found), name=dotted((*visit.names[:-1], found.name)))
     stats, damage = (None, "") if visit.at is None else optional(lambda: visit.lake.statistics.find(found, visit.at))
@@ -177,7 +108,7 @@ def table(visit: Visit) -> Page:
         "damage": record.damage or damage,
         "tab": tab,
         "tabs": list(TABS),
-        DATA[tab]: TABS[tab](visit, found, record),
+        name: read(visit, found, record),
     }
     return Page("table.html", record.name, data)
 
@@ -326,8 +257,21 @@ def _quality(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     return {"rules": [rule_data(each) for each in visit.lake.rules(found)]}
 
 
-def _health(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
-    return upkeep_data(visit, found, is_managed=record.origin == "managed")
+def _health(visit: Visit, table: Table, record: TableRecord) -> dict[str, Any]:
+    """The health of a table now. The parameter `plan` asks for a dry run of an action, and `job` for the state of a job."""
+    if record.origin != "managed":
+        reason = "This table is a mirror: it is maintained in its source."
+        return {"figures": None, "sizes": [], "decisions": [], "plan": None, "job": None, "reason": reason}
+    health, reason = optional(lambda: visit.lake.maintenance.health(table))
+    action = visit.query.get("plan", "")
+    plan, no_plan = optional(lambda: _plan(visit, table, action)) if action else (None, "")
+    job, no_job = optional(lambda: _job(visit, table)) if "job" in visit.query else (None, "")
+    return {
+        **({"figures": None, "sizes": [], "decisions": []} if health is None else health_data(health)),
+        "plan": plan,
+        "job": job,
+        "reason": reason or no_plan or no_job,
+    }
 
 
 def _access(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
@@ -345,7 +289,42 @@ def _access(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]: 
 
 
 def _connect(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    return {"snippets": snippets(visit)}
+    """Snippets to copy, which read the table."""
+    path = visit.table_path()
+    catalog, schema, table = path.catalog, path.schema, path.name
+    location = visit.clients.location()
+    needs_token = bool(visit.visitor.token)
+    name = ".".join(map(identifier, (catalog, schema, table)))
+    secret = [secret_statement(location, None)] if needs_token else []
+    duckdb = ["INSTALL airport FROM community;", "LOAD airport;", *secret, attach_statement(catalog, location)]
+    token = ', token="<your token>"' if needs_token else ""
+    rest = f"{visit.origin}/iceberg"
+    properties = {"type": "rest", "uri": rest, "warehouse": catalog} | (
+        {"token": "<your token>"} if needs_token else {}
+    )
+    spark = [
+        f"spark.sql.catalog.{catalog}=org.apache.iceberg.spark.SparkCatalog",
+        *(f"spark.sql.catalog.{catalog}.{key}={value}" for key, value in properties.items()),
+    ]
+    snippets = [
+        {"tool": "DuckDB", "language": "sql", "text": "\n".join([*duckdb, f"FROM {name} LIMIT 10;"])},
+        {
+            "tool": "PyIceberg",
+            "language": "python",
+            "text": "from pyiceberg.catalog import load_catalog\n\n"
+            f"catalog = load_catalog({json.dumps(catalog)}, **{json.dumps(properties)})\n"
+            f"catalog.load_table({json.dumps(visit.names[1:])}).scan(limit=10).to_arrow()",
+        },
+        {"tool": "Spark", "language": "properties", "text": "\n".join(spark)},
+        {
+            "tool": "Python",
+            "language": "python",
+            "text": "from skiway.client import AirportClient\n\n"
+            f"with AirportClient({json.dumps(location)}, {json.dumps(catalog)}{token}) as lake:\n"
+            f"    rows = lake.scan(({json.dumps(schema)}, {json.dumps(table)}), limit=10).read_all()",
+        },
+    ]
+    return {"snippets": snippets}
 
 
 def _statistics(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
@@ -378,16 +357,17 @@ def _in_snapshot(snapshot: v1.ProfiledSnapshot, profile: ColumnProfile) -> dict[
     }
 
 
-TABS: Final[Mapping[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]] = {
-    "columns": _columns,
-    "rows": _rows,
-    "snapshots": _snapshots,
-    "statistics": _statistics,
-    "files": _files,
-    "lineage": _lineage,
-    "plans": _plans,
-    "quality": _quality,
-    "health": _health,
-    "access": _access,
-    "connect": _connect,
+TABS: Final[Mapping[str, tuple[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]]] = {
+    "columns": ("columns", _columns),
+    "rows": ("preview", _rows),
+    "snapshots": ("history", _snapshots),
+    "statistics": ("statistics", _statistics),
+    "files": ("layout", _files),
+    "lineage": ("lineage", _lineage),
+    "plans": ("scans", _plans),
+    "quality": ("quality", _quality),
+    "health": ("health", _health),
+    "access": ("access", _access),
+    "connect": ("connect", _connect),
 }
+"""The tabs: the name of what each shows in the data of the page, and what returns it."""
