@@ -134,8 +134,53 @@ HINTS: Final = {
 """What to add to errors with these keys."""
 
 
+class Printing:
+    """How a command prints its result, in the format that its caller chose."""
+
+    output: Output
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether to print tables and messages, and not one document."""
+        return self.output is Output.table
+
+    def print_rows(self, records: Iterable[object], columns: Sequence[str], *, empty: str) -> None:
+        """Print records: these columns for people, all fields for programs. `empty` is the message for no records."""
+        from skiway.cli import rendering
+
+        if self.output not in (Output.table, Output.markdown):
+            rendering.write_records(self.output, records, columns, empty=empty)
+            return
+        shown = collected("reading", records)
+        damaged = sum(1 for each in shown if rendering.fields_of(each).get("damage"))
+        wanted = [columns[0], "damage", *columns[1:]] if damaged else columns
+        rendering.write_records(self.output, shown, wanted, empty=empty)
+        if damaged:
+            typer.echo(f"{damaged} of {len(shown)} records are damaged: run skiway check on the server", err=True)
+
+    def print_record(self, record: object) -> None:
+        """Print one record, one line for each field."""
+        from skiway.cli import rendering
+
+        rendering.write_record(self.output, record)
+
+    def print_result(self, message: str, record: object) -> None:
+        """Print the result of a change: a message, or the record for programs."""
+        if self.is_for_people:
+            typer.echo(message)
+        else:
+            self.print_record(record)
+
+    def print_for_programs(self, records: Iterable[object], columns: Sequence[str]) -> None:
+        """Print records unless people have seen each of them already."""
+        from skiway.cli import rendering
+
+        if not self.is_for_people:
+            rendering.write_records(self.output, records, columns, empty="")
+
+
 @dataclass(frozen=True)
-class Call:
+class Call(Printing):
     """One run of a command: its clients, which connect at the first use, and its output.
 
     `token` is the given one; `renewed_token` is what the clients send.
@@ -230,41 +275,9 @@ class Call:
         if "lake" in self.__dict__:
             self.lake.close()
 
-    @property
-    def is_for_people(self) -> bool:
-        """Whether to print tables and messages, and not one document."""
-        return self.output is Output.table
-
-    def print_rows(self, records: Iterable[object], columns: Sequence[str], *, empty: str) -> None:
-        """Print records: these columns for people, all fields for programs. `empty` is the message for no records."""
-        from skiway.cli import rendering
-
-        if self.output not in (Output.table, Output.markdown):
-            rendering.write_records(self.output, records, columns, empty=empty)
-            return
-        shown = collected("reading", records)
-        damaged = sum(1 for each in shown if rendering.fields_of(each).get("damage"))
-        wanted = [columns[0], "damage", *columns[1:]] if damaged else columns
-        rendering.write_records(self.output, shown, wanted, empty=empty)
-        if damaged:
-            typer.echo(f"{damaged} of {len(shown)} records are damaged: run skiway check on the server", err=True)
-
-    def print_record(self, record: object) -> None:
-        """Print one record, one line for each field."""
-        from skiway.cli import rendering
-
-        rendering.write_record(self.output, record)
-
-    def print_result(self, message: str, record: object) -> None:
-        """Print the result of a change: a message, or the record for programs."""
-        if self.is_for_people:
-            typer.echo(message)
-        else:
-            self.print_record(record)
-
 
 @dataclass(frozen=True)
-class HomeCall:
+class HomeCall(Printing):
     """One run of a command that works on the home of a server, and not through a server."""
 
     home: Path
@@ -283,11 +296,6 @@ class HomeCall:
         if self.settings and not self.home.is_dir():
             raise InvalidArgument(f"there is no home {self.home}: give the home of your server with --home")
         return self.home
-
-    @property
-    def is_for_people(self) -> bool:
-        """Whether to print tables and messages, and not one document."""
-        return self.output is Output.table
 
 
 def group(name: str, about: str | None) -> typer.Typer:

@@ -77,6 +77,11 @@ def discard_output() -> None:
     os.close(nowhere)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 file` or `1,200 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 Row = Sequence[str | None]
 """The cells of a row; None is NULL."""
 

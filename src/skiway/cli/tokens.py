@@ -12,7 +12,6 @@ import typer
 
 from skiway.cli.command import HomeCall, confirm, group, home_command
 from skiway.cli.options import Yes, duration
-from skiway.cli.rendering import write_record, write_records
 from skiway.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
@@ -50,12 +49,9 @@ def create_token(
     path = _file(call)
     add_token(path, token.entry)
     typer.echo(f"the token was added to {path}; it is shown only once:", err=True)
-    if call.is_for_people:
-        typer.echo(token.text.reveal())
-    else:
-        entry, text = token.entry, token.text.reveal()
-        record = _named(entry) | {"roles": list(entry.roles), "expires_at": entry.expires_at, "token": text}
-        write_record(call.output, record)
+    entry, text = token.entry, token.text.reveal()
+    record = _named(entry) | {"roles": list(entry.roles), "expires_at": entry.expires_at, "token": text}
+    call.print_result(text, record)
 
 
 @home_command(app, "list")
@@ -77,7 +73,7 @@ def list_tokens(call: HomeCall) -> None:
             records = [_record(entry, accounts, uses) for entry in entries]
     columns = ["name", "id", "account", "roles", "state", "expires_at", "last_used_at"]
     empty = "there are no tokens; create one with: skiway tokens create NAME"
-    write_records(call.output, records, columns, empty=empty)
+    call.print_rows(records, columns, empty=empty)
 
 
 @home_command(app, "delete")
@@ -99,8 +95,7 @@ def delete_token(
                 forget_token(stores, entry.sha256)
             if call.is_for_people:
                 typer.echo(f"revoked token {_named(entry)['id']} of {entry.name}")
-    if not call.is_for_people:
-        write_records(call.output, map(_named, removed), ["name", "id", "account"], empty="")
+    call.print_for_programs(map(_named, removed), ["name", "id", "account"])
 
 
 def _named(entry: TokenEntry) -> dict[str, object]:

@@ -32,7 +32,7 @@ class Field:
     name: str
     help: str
     type: type = str
-    """The type, or that of the items of a list. Commands that are written by hand take a dict."""
+    """The type, or that of the items of a list. Commands take a dict of texts as `KEY=VALUE`, if this is the metavar."""
     many: bool = False
     """Whether it is a list."""
     required: bool = False
@@ -112,7 +112,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Resource(Kind):
-    """A kind of resource that an account has by name. `columns` are those of lists, by the names of the client's record."""
+    """A kind of resource that people name. `columns` are those of lists, by the names of the client's record."""
 
     about: str
     permission: str
@@ -126,6 +126,10 @@ class Resource(Kind):
     """The permission to read them, if it is another one."""
     fixed: tuple[str, ...] = ()
     """The fields of the spec that only a creation sets."""
+    example: str = ""
+    """A full name, if names have several parts or belong to a hierarchy."""
+    is_container: bool = False
+    """Whether it contains other resources, which a deletion deletes only on request."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -139,6 +143,34 @@ class Resource(Kind):
 
 
 DESCRIPTION: Final = Field("description", "Description for users.")
+
+PROPERTIES: Final = Field("properties", "Property.", type=dict, many=True, option="--property", metavar="KEY=VALUE")
+
+CATALOG: Final = Resource(
+    "catalog",
+    "Manage catalogs, the top level of names. DuckDB attaches a catalog by its name.",
+    permission="catalog.write",
+    read_permission="catalog.read",
+    fields=(DESCRIPTION, PROPERTIES),
+    columns=("name", "description", "created_at"),
+    delete="",
+    create="It is empty.",
+    example="lake",
+    is_container=True,
+)
+
+NAMESPACE: Final = Resource(
+    "namespace",
+    "Manage namespaces, the hierarchy of names below a catalog. DuckDB calls them schemas.",
+    permission="namespace.write",
+    read_permission="namespace.read",
+    fields=(DESCRIPTION, PROPERTIES),
+    columns=("name", "description", "created_at"),
+    delete="",
+    create="Missing parents are created, too.",
+    example="lake.sales or lake.sales.eu",
+    is_container=True,
+)
 
 WEBHOOK: Final = Resource(
     "webhook",

@@ -322,15 +322,11 @@ def _references(setup: Setup) -> Iterator[tuple[Path, str, str]]:
                 yield (section, item.name, "name"), "namespace", dotted(parts[:-1])
     for connector in setup.connectors or ():
         yield ("connectors", connector.name, "destination", "catalog"), "catalog", connector.destination.catalog
-    for tags in setup.tags or ():
-        yield ("tags", tags.table, "table"), "table", tags.table
-    for policy in setup.policies or ():
-        for each in policy.on:
-            yield ("policies", policy.name, "on"), object_kind(each), object_name(each)
-    for rule in setup.rules or ():
-        yield ("rules", rule.name, "table"), "table", rule.table
-    for grant in setup.grants or ():
-        yield ("grants", title(grant), "on"), object_kind(grant.on), object_name(grant.on)
+    for section in ("tags", "policies", "rules", "grants"):
+        for item in getattr(setup, section) or ():
+            key = "table" if isinstance(item, Tags | Rule) else "on"
+            for reference in _objects(item):
+                yield (section, title(item), key), object_kind(reference), object_name(reference)
 
 
 def _exists(setup: Setup, actual: Actual, kind: str, name: str) -> bool:

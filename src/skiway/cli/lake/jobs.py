@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from skiway.cli.command import Call, command, group
+from skiway.cli.output import counted
 from skiway.errors import PermissionDenied
 from skiway.presentation.tables import format_size, picked
 
@@ -193,8 +194,7 @@ def _ended(state: str) -> str:
 
 def counts(pass_: v1.Job | v1.SyncCaptureResponse) -> str:
     """How many tables a job or a pass has processed, changed and failed to process."""
-    tables = f"{pass_.tables_scanned:,} table{'' if pass_.tables_scanned == 1 else 's'}"
-    return f"{tables}, {pass_.tables_changed:,} changed, {pass_.errors:,} failed"
+    return f"{counted(pass_.tables_scanned, 'table')}, {pass_.tables_changed:,} changed, {pass_.errors:,} failed"
 
 
 def _error_lines(errors: dict[str, str], count: int) -> list[str]:
@@ -256,7 +256,7 @@ def describe_progress(job: Job) -> str:
         case "queued":
             return "queued, waiting for a worker"
         case "running" if job.tables_total:
-            tables = f"{job.tables_done:,} of {job.tables_total:,} table{'' if job.tables_total == 1 else 's'}"
+            tables = f"{job.tables_done:,} of {counted(job.tables_total, 'table')}"
             files = f", {job.files_done:,} of {job.files_total:,} files" if job.files_total else ""
             rows = f", {job.rows_done:,} of {job.rows_total:,} rows" if job.rows_total else ""
             sizes = f", {format_size(job.bytes_done)} of {format_size(job.bytes_total)}" if job.bytes_total else ""

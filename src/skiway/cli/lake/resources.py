@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from skiway.cli.command import Call, command, confirm, group
-from skiway.cli.options import Yes
+from skiway.cli.options import Yes, key_values
+from skiway.cli.rendering import fields_of
 from skiway.foundation.resources import Field, Resource
 from skiway.presentation.tables import picked
 
@@ -24,7 +25,8 @@ def commands_for(
     `shown` converts records of the client for the output.
     """
     app, plural = group(resource.plural, resource.about), resource.plural
-    name_argument = typer.Argument(metavar=resource.name.upper(), help=f"The name of a {resource.name}.")
+    about_name = f"Full name, such as {resource.example}." if resource.example else f"The name of a {resource.name}."
+    name_argument = typer.Argument(metavar=resource.name.upper(), help=about_name)
     name = parameter("name", Annotated[str, name_argument])
 
     def collection(call: Call) -> Any:
@@ -45,12 +47,15 @@ def commands_for(
         changes = _values(resource, given, require=False)
         if not changes:
             raise typer.BadParameter("give at least one new value")
-        changed = collection(call).update(name, if_version=if_version, **changes)
-        call.print_result(f"updated {resource.name} {changed.name}", shown(call, changed))
+        if resource.is_container and "new_name" in changes:
+            changes["name"] = changes.pop("new_name")
+        record = shown(call, collection(call).update(name, if_version=if_version, **changes))
+        call.print_result(f"updated {resource.name} {fields_of(record)['name']}", record)
 
-    def delete(call: Call, name: str, if_version: int | None, yes: bool) -> None:
-        confirm(f"{resource.delete} Delete {resource.name} {name}?", yes=yes)
-        collection(call).delete(name, if_version=if_version)
+    def delete(call: Call, name: str, if_version: int | None, yes: bool, **cascade: bool) -> None:
+        contents = " and its contents" if cascade.get("cascade") else ""
+        confirm(f"{resource.delete} Delete {resource.name} {name}{contents}?".strip(), yes=yes)
+        collection(call).delete(name, if_version=if_version, **cascade)
         call.print_result(f"deleted {resource.name} {name}", {"name": name})
 
     required = [option for field in resource.fields for option in _options(field)]
@@ -60,6 +65,8 @@ def commands_for(
     version_option = typer.Option(metavar="NUMBER", help="Fail if the stored version is another one.")
     if_version = parameter("if_version", Annotated[int | None, version_option], None)
     yes = parameter("yes", Yes, default=False)
+    cascade_option = typer.Option("--cascade", help="Delete its contents too.")
+    cascade = [parameter("cascade", Annotated[bool, cascade_option], default=False)] if resource.is_container else []
     has_lists = any(field.many for field in resource.fields)
     commands: dict[str, tuple[Callable[..., None], str, list[inspect.Parameter]]] = {
         "list": (list_, f"List the {plural} of the account.", []),
@@ -70,7 +77,7 @@ def commands_for(
             f"Change a {resource.name}.{' Lists are replaced as a whole.' if has_lists else ''}",
             [name, new_name, *optional, if_version],
         ),
-        "delete": (delete, f"Delete a {resource.name}. {resource.delete}", [name, if_version, yes]),
+        "delete": (delete, f"Delete a {resource.name}. {resource.delete}", [name, *cascade, if_version, yes]),
     }
     for verb, (act, about, options) in commands.items():
         if verb not in but:
@@ -104,7 +111,7 @@ def parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> i
 
 def _options(field: Field, *, optional: bool = False) -> list[inspect.Parameter]:
     """The options of a field; a secret is read from a variable or a file."""
-    if field.type is dict:
+    if field.type is dict and not field.metavar:
         return []
     if field.is_secret:
         env = typer.Option(metavar="NAME", help=f"Environment variable with the {_lower(field)}")
@@ -124,6 +131,8 @@ def _options(field: Field, *, optional: bool = False) -> list[inspect.Parameter]
         help=f"{field.help}{more}",
     )
     value: Any = StrEnum(field.name, {each: each for each in field.choices}) if field.choices else field.type
+    if field.type is dict:
+        value = str
     kind: Any = list[value] if field.many else value
     if needed:
         return [parameter(field.name, Annotated[kind, option])]
@@ -146,4 +155,6 @@ def _values(resource: Resource, given: dict[str, Any], *, require: bool) -> dict
                 hint = f"--{field.name}-env or --{field.name}-file"
                 raise typer.BadParameter(f"give the {_lower(field).removesuffix('.')}", param_hint=hint)
             given[field.name] = secret
+        elif field.type is dict and given.get(field.name) is not None:
+            given[field.name] = key_values(given[field.name], field.option)
     return {name: value for name, value in given.items() if value is not None}

@@ -12,7 +12,7 @@ import typer
 
 from skiway.cli.command import DEFAULT_ACCOUNT, Call, command, confirm, group, progress
 from skiway.cli.options import Yes
-from skiway.cli.output import has_colors
+from skiway.cli.output import counted, has_colors
 from skiway.errors import InvalidArgument
 from skiway.presentation.tables import picked
 
@@ -62,7 +62,7 @@ def make_changes(call: Call, lake: Metastore, loaded: Loaded, made: Plan, *, yes
         confirm(f"Delete {deleted} objects that the file does not declare?", yes=yes)
     setup.apply(lake, made, loaded.setup, report=report, sync=sync)
     if call.is_for_people:
-        typer.echo(f"made {_count(len(records))}" if made else MATCHES)
+        typer.echo(f"made {counted(len(records), 'change')}" if made else MATCHES)
     else:
         call.print_rows(records, ["action", "kind", "name"], empty=MATCHES)
 
@@ -160,7 +160,7 @@ def _show(call: Call, made: Plan) -> None:
         return
     counts = {action: sum(each.action == action for each in made.changes) for action in MARKS}
     parts = [f"{count} to {action}" for action, count in counts.items() if count]
-    typer.echo(f"{_count(len(made.changes))}: {', '.join(parts)}")
+    typer.echo(f"{counted(len(made.changes), 'change')}: {', '.join(parts)}")
 
 
 def _lines(change: Change) -> Iterator[str]:
@@ -200,7 +200,3 @@ def _value(value: Any) -> str:
 def _visible(text: str) -> str:
     """A text without control characters, which could change the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def _count(number: int) -> str:
-    return f"{number} change{'' if number == 1 else 's'}"
