@@ -1,7 +1,7 @@
 """Count the source files and functions of Skiway that a server runs for typical statements; the files have limits in `size.toml`.
 
 A reader who follows a statement through the code opens these files. The statements run on a server in this process, through its
-clients, whose own code is not counted.
+clients, whose own code is not counted. Statements that are named as arguments are listed with their files.
 """
 
 from __future__ import annotations
@@ -98,6 +98,11 @@ def main() -> int:
             functions = recorder.functions_of(statement)
             files = len({file for file, _ in functions})
             print(f"{name}: {files} files, {len(functions)} functions")
+            if name in sys.argv[1:]:
+                print(
+                    *(f"  {Path(file).relative_to(SOURCE)}" for file in sorted({file for file, _ in functions})),
+                    sep="\n",
+                )
             if files > limits[name]:
                 problems.append(f"{name} runs code of {files} files, its limit in {LIMITS.name} is {limits[name]}")
     print("\n".join(problems), end="\n" if problems else "")

@@ -1,7 +1,12 @@
-"""Generate `skiway.model` from `proto/`: messages and their type stubs. With `--check`, only compare."""
+"""Generate `skiway.model` from `proto/`: messages and their type stubs. With `--check`, only compare.
+
+A `.proto` file can leave its spec, its service, and the requests and responses to this script: it writes them below the line
+`REST`, from the message above it.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +23,91 @@ WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
 SOURCES = {"flight": "skiway/model", "skiway/v1": "skiway/v1"}
 # protoc's output for `skiway.v1` moves into `skiway.model`; names on the wire do not change.
 MOVED = ("skiway/v1", "skiway/model/v1")
+
+REST = "// The rest of this file is written by `make proto`.\n"
+FIELD = re.compile(r"^  (?:optional |(repeated ))?([\w.]+|map<.+>) (\w+) = \d+;", re.MULTILINE)
+OWN_FIELDS = ("resource_id", "created_at", "updated_at", "damage")
+"""The fields that the server sets."""
+
+SERVICE = """
+message {T}Spec {{
+{fields}}}
+
+service {T}Service {{
+  rpc List{S}(List{S}Request) returns (List{S}Response);
+  rpc Get{T}(Get{T}Request) returns (Get{T}Response);
+  rpc Create{T}(Create{T}Request) returns (Create{T}Response);
+  rpc Update{T}(Update{T}Request) returns (Update{T}Response);
+  rpc Delete{T}(Delete{T}Request) returns (Delete{T}Response);
+}}
+
+message List{S}Request {{
+  PageRequest page = 1;
+}}
+
+message List{S}Response {{
+  repeated {T} {s} = 1;
+  PageResponse page = 2;
+}}
+
+// Set the id or the name.
+message Get{T}Request {{
+  ResourceId {t}_id = 1;
+  string display_name = 2;
+}}
+
+message Get{T}Response {{
+  {T} {t} = 1;
+  MutationMeta meta = 2;
+}}
+
+message Create{T}Request {{
+  {T}Spec spec = 1;
+  IdempotencyKey idempotency = 2;
+}}
+
+message Create{T}Response {{
+  {T} {t} = 1;
+  MutationMeta meta = 2;
+}}
+
+// The mask can name the fields of the spec.
+message Update{T}Request {{
+  ResourceId {t}_id = 1;
+  {T}Spec spec = 2;
+  google.protobuf.FieldMask update_mask = 3;
+  Precondition precondition = 4;
+}}
+
+message Update{T}Response {{
+  {T} {t} = 1;
+  MutationMeta meta = 2;
+}}
+
+message Delete{T}Request {{
+  ResourceId {t}_id = 1;
+  Precondition precondition = 2;
+}}
+
+message Delete{T}Response {{
+  MutationMeta meta = 1;
+}}
+"""
+
+
+def completed(text: str) -> str:
+    """The text of a `.proto` file with the rest, if the file leaves that to this script."""
+    written, line, _ = text.partition(REST)
+    if not line:
+        return text
+    title = re.findall(r"^message (\w+)", written, re.MULTILINE)[-1]
+    plural = f"{title[:-1]}ies" if title.endswith("y") else f"{title}s"
+    own = [field.groups() for field in FIELD.finditer(written) if field[3] not in OWN_FIELDS]
+    fields = "".join(
+        f"  {'' if kind.startswith('map<') else many or 'optional '}{kind} {name} = {number};\n"
+        for number, (many, kind, name) in enumerate(own, start=1)
+    )
+    return written + line + SERVICE.format(T=title, S=plural, t=title.lower(), s=plural.lower(), fields=fields)
 
 
 def generate(out: Path) -> None:
@@ -82,6 +172,12 @@ def made(out: Path) -> dict[str, bytes]:
 
 
 def main() -> None:
+    texts = {proto: completed(proto.read_text()) for proto in (ROOT / "proto" / "skiway" / "v1").glob("*.proto")}
+    incomplete = [proto for proto, text in texts.items() if proto.read_text() != text]
+    if "--check" in sys.argv and incomplete:
+        sys.exit(f"out of date: {', '.join(proto.name for proto in incomplete)}; run `make proto`")
+    for proto in incomplete:
+        proto.write_text(texts[proto])
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary)
         generate(out)

@@ -27,7 +27,7 @@ BOTTOM_ROW = {"model", "errors", "foundation", "sandbox", "config", "telemetry"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{package: set() for package in BOTTOM_ROW},
     "airport": set(),
-    "client": {"airport.wire"},
+    "client": {"airport.conversion", "airport.wire"},
     "testing": {"airport", "client"},
     "storage": set(),
     "security": set(),

@@ -32,7 +32,7 @@ from skiway.lake import Handles, Sources, airport_service
 from skiway.mcp.server import mcp_server
 from skiway.metastore import Realm, connectors, jobs, quality, tables, webhooks
 from skiway.metastore.pipelines import api as pipelines
-from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import owner_realm
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.resources import catalogs, namespaces
 from skiway.metastore.table_maintenance import MaintenanceArea
@@ -201,17 +201,17 @@ def filled_world(worlds: Worlds) -> dict[str, str]:
     realm, secrets = Realm(worlds.now.stores, "a1"), MemorySecrets()
     catalog = catalogs.find(realm, "lake")
     assert catalog is not None
-    sales = namespaces.find(realm, catalog.value.resource_id.id, ["sales"])
+    sales = namespaces.lookup(realm, catalog.value.resource_id, ["sales"])
     people = tables.find(realm, sales.resource_id.id, "people") if sales else None
     assert people is not None
     spec = connector_spec(display_name="files")
     spec.uri = "s3://canary-source/x"
     connector = connectors.create(realm, v1.CreateConnectorRequest(spec=spec), secrets=secrets).connector
     job = connectors.trigger(realm, v1.TriggerReconcileRequest(connector_id=connector.resource_id))
-    jobs.enqueue_maintenance(realm, people.resource_id, CLEAN)
+    jobs.enqueue(realm, v1.Job(table_id=people.resource_id, maintenance=CLEAN))
     hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
     webhooks.calls(secrets, None).create(realm, v1.CreateWebhookRequest(spec=hook))
-    ann = owner_realm(realm, Owner("ann", frozenset({ADMINISTRATOR})))
+    ann = owner_realm(realm, v1.PipelineOwner(subject="ann", roles=[ADMINISTRATOR]))
     pipelines.CALLS.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES)))
     rule = v1.QualityRuleSpec(display_name="canary rule", table_id=people.resource_id, check=ROWS)
     quality.CALLS.create(realm, v1.CreateRuleRequest(spec=rule))

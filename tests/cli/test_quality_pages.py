@@ -13,7 +13,7 @@ import pytest
 
 from cli.conftest import Run
 from runtime.servers import Server
-from skiway.metastore.webhooks.delivery import signature
+from skiway.metastore.webhooks import signature
 
 DOCS = Path(__file__).parents[2] / "docs"
 TABLE = "lake.sales.orders"

@@ -12,7 +12,7 @@ import pytest
 
 from cli.conftest import Run
 from runtime.test_webhooks import Endpoint
-from skiway.metastore.webhooks.delivery import signature
+from skiway.metastore.webhooks import signature
 
 SECRET = "canary-of-a-signing-secret"
 

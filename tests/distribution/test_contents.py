@@ -106,7 +106,7 @@ def test_an_extra_adds_every_library_that_is_checked_for(extra_and_those_it_cont
     of_module = packages_distributions()
     assert {
         name
-        for library in extras.LIBRARIES[extra_and_those_it_contains[0]][1]
+        for library in extras.LIBRARIES[extra_and_those_it_contains[0]][1].split()
         for name in _distributions(library, of_module)
     } <= added
 

@@ -248,7 +248,7 @@ class Copy:
 
     def enqueue(self) -> str:
         with open_deployment(self.deployment) as stores:
-            return jobs.enqueue(Realm(stores, ACCOUNT), self.connector_id).job_id
+            return jobs.enqueue(Realm(stores, ACCOUNT), v1.Job(connector_id=self.connector_id)).job_id
 
     def rows(self) -> list[tuple[Any, ...]]:
         """The rows of the copy, as PyIceberg reads them."""

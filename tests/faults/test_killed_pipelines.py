@@ -21,13 +21,13 @@ from metastore.pipelines.pipeline_lake import ORDERS
 from metastore.resource_factory import ResourceFactory
 from metastore.upstreams import mirrored
 from runtime.servers import eventually
-from skiway.formats.iceberg.changes.commits import delete_all
-from skiway.formats.iceberg.changes.snapshots import summary_properties
+from skiway.formats.iceberg.changes.commits import append, delete_all
+from skiway.formats.iceberg.metadata import summary_properties
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.metastore.managed.commits import change
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import owner_realm
 from skiway.metastore.pipelines.lineage import POSITION, read_position
 from skiway.metastore.seeding import seed_home
 from skiway.model import v1
@@ -79,7 +79,7 @@ class Orders:
             factory = ResourceFactory(stores, utc_now)
             factory.namespace("sales", catalog=factory.catalog())
             ManagedTableFactory(factory, self.deployment.warehouse).create("orders", ORDERS)
-            ann = owner_realm(factory.home, Owner("ann", frozenset({"administrator"})))
+            ann = owner_realm(factory.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
             request = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=self.files))
             self.pipeline_id = api.CALLS.create(ann, request).pipeline.resource_id
 
@@ -103,7 +103,7 @@ class Orders:
             with DataFileWriter(table.files, table.metadata) as writer:
                 writer.write(pa.RecordBatch.from_pylist(rows, ORDERS))
                 files = writer.close()
-            managed.append_with_retry(factory.home, lake.warehouse, table.table.resource_id, files)
+            managed.change(factory.home, lake.warehouse, table.table.resource_id, append(files))
 
     def enqueue(self, *, full: bool = False) -> str:
         with open_deployment(self.deployment) as stores:

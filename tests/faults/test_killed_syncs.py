@@ -61,7 +61,7 @@ def enqueue_metadata_pass(deployment: Deployment) -> str:
         factory = ResourceFactory(stores, utc_now)
         factory.catalog()
         created = connector(factory, str(upstream_tables(deployment)))
-        return jobs.enqueue(factory.home, created.resource_id, modes=(CORE,)).job_id
+        return jobs.enqueue(factory.home, v1.Job(connector_id=created.resource_id, modes=(CORE,))).job_id
 
 
 def enqueue_statistics_pass(deployment: Deployment) -> str:
@@ -72,7 +72,7 @@ def enqueue_statistics_pass(deployment: Deployment) -> str:
         factory.catalog()
         created = connector(factory, str(upstream_tables(deployment)))
         assert run(factory, created, CORE).failures == {}
-        return jobs.enqueue(factory.home, created.resource_id, modes=(STATS,)).job_id
+        return jobs.enqueue(factory.home, v1.Job(connector_id=created.resource_id, modes=(STATS,))).job_id
 
 
 @dataclass(frozen=True, slots=True)

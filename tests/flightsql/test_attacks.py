@@ -21,8 +21,7 @@ from skiway.airport.wire.frames import BatchReader, FrameWriter
 from skiway.errors import PreconditionFailed
 from skiway.flightsql import FlightSql
 from skiway.flightsql.protocol import _Planned, _Prepared, encode, is_flight_sql
-from skiway.lake import signing_key
-from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.platform import signing_key
 from skiway.model import flight_pb2 as flight
 from skiway.model import flight_sql_pb2 as sql
 from skiway.sql import QueryEngine
@@ -131,7 +130,7 @@ def test_forged_tickets_and_handles(lake: Lake, raw: Raw) -> None:
     flipped = bytearray(handle)
     flipped[random.Random(1).randrange(1, len(flipped))] ^= 1
     foreign = FlightSql(None, key=b"another key")._tickets.issue(  # type: ignore[arg-type]
-        FlightSql(None, key=signing_key(Realm(lake.stores, PLATFORM), lake.secrets))._tickets.redeem(handle)  # type: ignore[arg-type]
+        FlightSql(None, key=signing_key(lake.stores, lake.secrets))._tickets.redeem(handle)  # type: ignore[arg-type]
     )
     for forged in (bytes(flipped), foreign, prepared(raw, QUERY), b"", b"SELECT 1"):
         code, message = refusal(read, raw, encode(sql.TicketStatementQuery(statement_handle=forged)))

@@ -12,7 +12,7 @@ import pytest
 
 from skiway.formats import FILE_COLUMNS, TableHandle
 from skiway.formats.opening import KINDS
-from skiway.security.source_access import locations
+from skiway.security.source_access import access
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "docs" / "formats.md").read_text()
@@ -54,5 +54,5 @@ def test_every_kind_call_and_column_is_on_the_page() -> None:
 
 
 def test_docstring_examples_pass() -> None:
-    failures, tried = doctest.testmod(locations)
+    failures, tried = doctest.testmod(access)
     assert (failures, tried > 0) == (0, True)

@@ -125,6 +125,18 @@ def test_entries_that_are_not_used_are_removed() -> None:
     assert len(cache) == len({"used", "idle", "new at 18.0", "new at 24.0", "new at 12.0"})
 
 
+def test_values_that_last_for_a_time_are_loaded_again() -> None:
+    now = 0.0
+    cache = Cache[str, int](100, lasting_s=10, clock=lambda: now)
+    assert cache.get("a", lambda: 1) == 1
+    now = 9.9
+    assert cache.get("a", lambda: 2) == 1, "it is not renewed by its use"
+    assert cache.get("b", lambda: 3) == 3
+    now = 10.0
+    assert cache.get("a", lambda: 4) == 4
+    assert cache.get("b", lambda: 5) == 3
+
+
 def test_keys_of_evicted_entries_are_forgotten() -> None:
     cache = Cache[int, int](10)
     for number in range(5000):

@@ -19,8 +19,9 @@ from skiway.airport import AirportService
 from skiway.client import AirportClient
 from skiway.formats import Snapshot, TableHandle, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.lake import Handles, Sources, airport_service, signing_key
+from skiway.lake import Handles, Sources, airport_service
 from skiway.metastore import PLATFORM, Realm, connectors, managed
+from skiway.metastore.platform import signing_key
 from skiway.metastore.records.kinds import FILE_STATS
 from skiway.metastore.records.realm import timestamp
 from skiway.metastore.resources import accounts, catalogs, namespaces, snapshots, tables
@@ -183,7 +184,7 @@ class Lake:
         return airport_service(
             Access(lambda principal: Realm(self.stores, principal.account_id), self.authenticator, self.authorizer),
             handles=Handles(Sources(self.secrets), self.warehouse),
-            key=signing_key(self.realm, self.secrets),
+            key=signing_key(self.realm.stores, self.secrets),
             **self.options,
         )
 

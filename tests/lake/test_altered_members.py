@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from skiway.errors import ConstraintViolation, NotFound, Unsupported
+from skiway.formats.iceberg.changes import evolution
 from skiway.formats.iceberg.changes.evolution import AddColumn, DropColumn, MakeOptional, RenameColumn
 from skiway.lake.reading.columns import Columns
 from skiway.lake.reading.state import TableInCall
-from skiway.lake.writing import writable
 from skiway.lake.writing.writable import NothingToChange, WritableTable, _is_plain_cast, _type
 from skiway.model import v1
 
@@ -33,7 +33,7 @@ class Altered(WritableTable):
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Altered:
-    monkeypatch.setattr(writable, "evolve", lambda changes: changes)
+    monkeypatch.setattr(evolution, "evolve", lambda changes: changes)
     return Altered()
 
 

@@ -6,9 +6,8 @@ import pyarrow as pa
 
 from skiway.airport import ColumnStatistics
 from skiway.formats.readers.scanning import FILE_ORDINAL, ROW_POSITION
-from skiway.lake.reading.columns import with_nulls
+from skiway.lake.reading.columns import in_type, with_nulls
 from skiway.lake.reading.scans import RowIds, numbered
-from skiway.lake.reading.statistics import in_type
 
 
 def batches(*counts: int) -> list[pa.RecordBatch]:

@@ -13,8 +13,8 @@ from skiway.formats.schemas import with_id
 from skiway.lake.reading import state
 from skiway.lake.reading.columns import Columns
 from skiway.lake.reading.opened_tables import _snapshot
-from skiway.lake.reading.state import Binding, pack, unpack
-from skiway.lake.writing.inserting import Incoming, PendingCreate
+from skiway.lake.reading.state import Binding, PendingCreate, pack, unpack
+from skiway.lake.writing.inserting import Incoming
 from skiway.metastore.records.realm import timestamp
 from skiway.model import v1
 

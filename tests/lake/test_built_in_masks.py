@@ -17,7 +17,8 @@ from skiway.client import col
 from skiway.client.airport.filters import filter_json
 from skiway.client.airport.predicates import Predicate
 from skiway.errors import Cancelled, Conflict, InvalidArgument, NotFound, PermissionDenied, SkiwayError, TimedOut
-from skiway.lake.policies import OriginalRows, RestrictedRows, _finds_nothing, may_be_shown, pruning_filter
+from skiway.lake.policies import RestrictedRows, _finds_nothing, may_be_shown, pruning_filter
+from skiway.lake.reading.scans import ScannedTable
 from skiway.metastore.records.policies import Restriction
 from skiway.model import v1
 from skiway.sql import Query
@@ -121,7 +122,7 @@ def test_condition_of_the_caller_is_not_part_of_the_query() -> None:
     queries = SimpleNamespace(expressions=lambda *_, **__: [], rows=answer)
     callers = SimpleNamespace(principal=SimpleNamespace(account_id="a"), claims={})
     context = cast(Any, SimpleNamespace(queries=queries, callers=callers))
-    base = OriginalRows("t", schema, lambda _: iter(()))
+    base = ScannedTable("t", schema, lambda _: iter(()))
     policed = RestrictedRows(context, Restriction("table t", (), ()), base, ("c", "s", "t"), schema)
     condition = filter_json(col("id") == 3, ["id"], {"id": schema.field("id")})
     for options in (ScanOptions(), ScanOptions(json_filters=condition)):

@@ -1,17 +1,16 @@
-"""Numbers of account states and columns of queries are cached for a moment, and forgotten after changes."""
+"""Numbers of account states are cached for a moment, and forgotten after changes."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pyarrow as pa
 import pytest
 
 from skiway.airport import ServedCall
 from skiway.lake import context as lake_context
 from skiway.lake.callers import Callers, _details, operation_of
-from skiway.lake.context import QueryShapes, Versions
+from skiway.lake.context import Versions
 from skiway.metastore import Realm
 from skiway.security import NOBODY
 
@@ -88,30 +87,6 @@ def test_number_changes_every_minute(state: State) -> None:
         state.now = now
         numbers.append(versions.of(realm()))
     assert numbers[0] == numbers[1] == numbers[2] != numbers[3] == numbers[4] != numbers[5]
-
-
-def test_columns_of_queries_are_found_once() -> None:
-    shapes, found = QueryShapes(), list[str]()
-
-    def find(name: str) -> Any:
-        def columns() -> pa.Schema:
-            found.append(name)
-            return pa.schema({name: pa.int64()})
-
-        return columns
-
-    for _ in range(2):
-        assert shapes.get(("q",), find("x")).names == ["x"]
-    assert found == ["x"]
-    for _ in range(2):
-        assert shapes.get(None, find("y")).names == ["y"]
-    assert found == ["x", "y", "y"], "without a key, nothing is known"
-    shapes.forget(None)
-    shapes.forget(("other",))
-    assert shapes.get(("q",), find("z")).names == ["x"]
-    shapes.forget(("q",))
-    assert shapes.get(("q",), find("z")).names == ["z"]
-    assert QueryShapes(1).get(("q",), find("w")).names == ["w"]
 
 
 @pytest.mark.parametrize(

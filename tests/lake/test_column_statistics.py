@@ -17,12 +17,10 @@ from lake.lakes import Lake, opened_lake
 from skiway.airport import ColumnStatistics
 from skiway.formats import Snapshot, open_source
 from skiway.formats.schemas import with_id
-from skiway.lake import schema as lake_schema
+from skiway.lake import catalog as lake_catalog
 from skiway.lake.reading import columns as lake_columns
 from skiway.lake.reading import state as lake_table
-from skiway.lake.reading import statistics as lake_statistics
-from skiway.lake.reading.columns import Columns, columns_in, columns_of
-from skiway.lake.reading.statistics import StatisticsCache
+from skiway.lake.reading.columns import Columns, StatisticsCache, columns_in, columns_of
 from skiway.lake.writing.inserting import Incoming
 from skiway.metastore import directory
 from skiway.metastore import statistics as metastore_statistics
@@ -149,8 +147,8 @@ def test_the_statistics_of_all_columns_are_computed_once(
         names = [f"c{number}" for number in range(width)]
         db.create_table("s.t", pa.schema({name: pa.int64() for name in names}))
         db.insert("s.t", pa.table([[number] for number in range(width)], names=names))
-        _counting(monkeypatch, calls, lake_statistics, "merged_units")
-        _counting(monkeypatch, calls, lake_statistics, "_all_columns")
+        _counting(monkeypatch, calls, lake_columns, "merged_units")
+        _counting(monkeypatch, calls, lake_columns, "_all_columns")
         with db.transaction():
             found = [db.statistics("s.t", name) for name in names]
         assert [each.min for each in found] == list(range(width))
@@ -187,7 +185,7 @@ def test_creating_a_table_reads_its_schema_a_constant_number_of_times(
             calls: Counter[str] = Counter()
             with monkeypatch.context() as patch:
                 _counting(patch, calls, lake_table, "columns_of")
-                _counting(patch, calls, lake_schema, "columns_in")
+                _counting(patch, calls, lake_catalog, "columns_in")
                 _counting(patch, calls, lake_table.TableInCall, "state")
                 db.create_table(f"s.t{width}", pa.schema({f"c{number}": pa.int64() for number in range(width)}))
             per_width.append(dict(calls))

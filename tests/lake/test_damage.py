@@ -43,7 +43,7 @@ def catalog(lake: Lake) -> v1.Catalog:
 
 
 def namespace(lake: Lake) -> v1.Namespace:
-    found = namespaces.find(lake.realm, catalog(lake).resource_id.id, ["s"])
+    found = namespaces.lookup(lake.realm, catalog(lake).resource_id, ["s"])
     assert found is not None
     return found
 
@@ -141,7 +141,7 @@ def test_lost_catalog_does_not_hide_the_others(lake: Lake) -> None:
 
 def test_lost_job_and_connector_are_marked(lake: Lake) -> None:
     made = [lake.connector(lake.catalog(name), "parquet", "/data", {}) for name in ("one", "two")]
-    first, second = [jobs.enqueue(lake.realm, each.resource_id) for each in made]
+    first, second = [jobs.enqueue(lake.realm, v1.Job(connector_id=each.resource_id)) for each in made]
     lose(lake, keys.job("a1", first.job_id))
     lose(lake, keys.connector("a1", made[1].resource_id.id))
     with lake.client() as db:

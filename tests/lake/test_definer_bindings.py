@@ -376,7 +376,7 @@ def test_mirrored_tables_are_bound_to_their_source(lake: Lake, db: AirportClient
     pq.write_table(pa.table({"id": [3]}), files / "t" / "b.parquet")
     mirrored = catalogs.find(lake.realm, "parquet")
     assert mirrored is not None
-    space = namespaces.find(lake.realm, mirrored.value.resource_id.id, ["root"])
+    space = namespaces.lookup(lake.realm, mirrored.value.resource_id, ["root"])
     table = tables.find(lake.realm, space.resource_id.id, "t") if space else None
     assert table is not None
     with open_source("parquet", str(files)) as source:

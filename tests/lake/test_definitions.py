@@ -12,9 +12,8 @@ from skiway.airport import CreateTable, Request, ScanOptions
 from skiway.airport.request import ServedCall, entered
 from skiway.errors import InvalidArgument, SkiwayError, Unsupported
 from skiway.foundation.resources import namespace_path, schema_name
-from skiway.lake.catalog import LakeCatalog
+from skiway.lake.catalog import LakeCatalog, UnreadableTable, _first_line, _iceberg_columns
 from skiway.lake.context import FailedCreations, FirstInsert
-from skiway.lake.schema import UnreadableTable, _first_line, _iceberg_columns
 from skiway.lake.views import BrokenView
 from skiway.metastore.records.damage import damaged_error
 from skiway.model import v1

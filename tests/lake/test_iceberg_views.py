@@ -53,7 +53,7 @@ def db(lake: Lake) -> Iterator[AirportClient]:
 
 def namespace_of(lake: Lake, *path: str) -> v1.Namespace:
     (catalog,) = (each for each in catalogs.scan(lake.realm) if each.display_name == "managed")
-    found = namespaces.find(lake.realm, catalog.resource_id.id, path)
+    found = namespaces.lookup(lake.realm, catalog.resource_id, path)
     assert found is not None
     return found
 

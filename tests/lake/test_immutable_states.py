@@ -11,11 +11,11 @@ import pytest
 from skiway.lake import reading, writing
 
 MODULES = {
-    reading: ("state", "table", "opened_tables", "columns", "scans", "statistics"),
-    writing: ("writable", "commits"),
+    reading: ("state", "table", "opened_tables", "columns", "scans"),
+    writing: ("writable", "inserting"),
 }
-STATEMENTS = {"MergeRows", "MergeIntoEmpty"}
-"""They count rows while they take them."""
+STATEMENTS = {"InsertRows", "MergeRows", "MergeIntoEmpty"}
+"""They collect and count rows while they take them."""
 
 
 def assignments(code: str) -> Iterator[str]:

@@ -381,7 +381,7 @@ def test_released_transaction_holds_no_snapshot(lake: Lake, db: AirportClient, f
 
     def expired() -> tuple[list[int], list[str]]:
         report = expire_snapshots(realm, lake.warehouse, table, max_age_ms=0, min_count=1, dry_run=False)
-        return list(report.snapshots), [each.location for each in report.files if each.location.endswith(".parquet")]
+        return report.expired, [each.location for each in report.files if each.location.endswith(".parquet")]
 
     def read(*, release: bool) -> None:
         with suppress(Conflict), db.transaction(release=release):

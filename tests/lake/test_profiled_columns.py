@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from skiway.lake.reading.statistics import _of_profile, _weight
+from skiway.lake.reading.columns import _of_profile, _weight
 from skiway.model import v1
 
 

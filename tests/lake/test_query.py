@@ -15,7 +15,6 @@ import pytest
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import InvalidArgument, LimitExceeded, NotFound, PermissionDenied, PreconditionFailed
-from skiway.lake.context import QueryShapes
 from skiway.lake.reading.table import LakeTable
 from skiway.sql import QueryEngine
 
@@ -121,22 +120,6 @@ def test_stale_columns_are_noticed_and_forgotten(db: AirportClient, monkeypatch:
         query(db, "SELECT text FROM s.plain WHERE id = 2")
     monkeypatch.setattr(QueryEngine, "columns", first)
     assert query(db, "SELECT text FROM s.plain WHERE id = 2") == [{"text": "t2"}]
-
-
-def test_columns_of_a_statement_are_found_once() -> None:
-    shapes, found = QueryShapes(), list[int]()
-
-    def find() -> pa.Schema:
-        found.append(1)
-        return pa.schema({"a": pa.int64()})
-
-    for key, count in ((("x",), 1), (("x",), 1), (("y",), 2), (None, 3), (None, 4)):
-        assert shapes.get(key, find) == pa.schema({"a": pa.int64()})
-        assert len(found) == count
-    shapes.forget(("x",))
-    shapes.forget(None)
-    shapes.get(("x",), find)
-    assert len(found) == 5
 
 
 def test_points_in_time(db: AirportClient) -> None:

@@ -89,7 +89,7 @@ def test_hidden_rows_are_not_counted(lake: Lake, db: AirportClient, queries: Que
     db.insert("s.t", ROWS)
     catalog = catalogs.find(lake.realm, "managed")
     assert catalog is not None
-    namespace = namespaces.find(lake.realm, catalog.value.resource_id.id, ["s"])
+    namespace = namespaces.lookup(lake.realm, catalog.value.resource_id, ["s"])
     assert namespace is not None
     table = tables.find(lake.realm, namespace.resource_id.id, "t")
     assert table is not None

@@ -12,7 +12,7 @@ import pytest
 from airport.raw import AIRPORT, Raw, code_of, descriptor
 from lake.policed_lake import ROWS, PolicedLake, policed_lake
 from skiway.airport.server import actions
-from skiway.airport.server.lookup import OpenedTable, open_table
+from skiway.airport.server.host import OpenedTable, open_table
 from skiway.airport.wire.protocol import StatisticsRequest, encode, packed
 from skiway.metastore import grants
 from skiway.model import v1

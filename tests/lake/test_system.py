@@ -82,7 +82,7 @@ def test_system_tables_reject_writes_clearly(lake: Lake) -> None:
 
 def test_jobs_are_visible_only_to_connector_managers(mirrors: Lake) -> None:
     found = connectors.list_(mirrors.realm, v1.ListConnectorsRequest()).connectors[0]
-    job = jobs.enqueue(mirrors.realm, found.resource_id)
+    job = jobs.enqueue(mirrors.realm, v1.Job(connector_id=found.resource_id))
     with mirrors.client("iceberg") as db, mirrors.client("iceberg", token="reader") as reader:
         reported = rows(db, "jobs")
         assert [(row["job_id"], row["state"], row["connector"]) for row in reported] == [
@@ -93,7 +93,7 @@ def test_jobs_are_visible_only_to_connector_managers(mirrors: Lake) -> None:
 
 def test_partial_job_is_shown_with_the_errors_of_its_tables(lake: Lake) -> None:
     made = lake.connector(lake.catalog("files"), "parquet", "/data", {})
-    jobs.enqueue(lake.realm, made.resource_id)
+    jobs.enqueue(lake.realm, v1.Job(connector_id=made.resource_id))
     queue = jobs.JobQueue(lake.realm.stores)
     lease = queue.lease("w")
     assert lease is not None

@@ -13,10 +13,10 @@ import pytest
 
 from skiway.errors import Internal, NotFound
 from skiway.lake.reading.scans import Plan, PlanLog
-from skiway.lake.system import administration, scanning, tables
+from skiway.lake.system import administration, tables
 from skiway.lake.system import schema as system_schema
 from skiway.lake.system import tables as quality_table
-from skiway.lake.system.scanning import SystemScan, VisibleTable, arrow_table, enum_name, moment_of, readable, unknown
+from skiway.lake.system.tables import SystemScan, VisibleTable, arrow_table, enum_name, moment_of, readable, unknown
 from skiway.metastore import events as metastore_events
 from skiway.metastore import policies as metastore_policies
 from skiway.metastore import quality as metastore_quality
@@ -257,4 +257,4 @@ def test_sources_that_the_caller_may_not_see_are_hidden(monkeypatch: pytest.Monk
         raise NotFound("gone")
 
     monkeypatch.setattr(hierarchy, "table", missing)
-    assert scanning.place_of(scan(), "u") is None
+    assert tables.place_of(scan(), "u") is None

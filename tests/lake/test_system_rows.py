@@ -12,11 +12,10 @@ import pytest
 from skiway.airport import Request, ScanOptions
 from skiway.airport.request import entered
 from skiway.errors import InvalidArgument, PreconditionFailed
-from skiway.lake.context import QueryShapes
-from skiway.lake.system.effects import EffectFunction, Place, table_name
+from skiway.foundation.cache import Cache
+from skiway.lake.system.effects import ActingFunction, table_name
 from skiway.lake.system.functions import QueryFunction, _as_number
-from skiway.lake.system.scanning import VisibleTable
-from skiway.lake.system.tables import _column_row, _snapshot_row, snapshots
+from skiway.lake.system.tables import Row, VisibleTable, _column_row, _snapshot_row, schema_of, snapshots
 from skiway.model import v1
 
 
@@ -54,25 +53,13 @@ def test_numbers_and_times_are_divided_into_ranges(of: pa.DataType, number: str 
     assert _as_number(pa.field("x", of)) == number
 
 
-class Renamed(EffectFunction):
+class Renamed(ActingFunction):
     """A function that changes nothing and tells the name that it was given."""
 
-    name, permission = "renamed", "table.write"
-    result = pa.schema({"name": pa.string(), "count": pa.int64()})
+    name, result = "renamed", schema_of("name text, count bigint")
 
-    def __init__(self) -> None:
-        versions = SimpleNamespace(changed=lambda _realm: None)
-        callers = SimpleNamespace(realm=lambda: None)
-        super().__init__(cast(Any, SimpleNamespace(versions=versions, callers=callers)), v1.Catalog(), cast(Any, None))
-
-    def _place(self, name: str) -> Place:
-        return Place(v1.Namespace(), "s", name)
-
-    def check(self, place: Place) -> None:
-        assert str(place) == "s.t"
-
-    def change(self, place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"name": place.name, "count": given["count"]}
+    def act(self, given: Mapping[str, Any]) -> Row:
+        return given["name"], given["count"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +111,7 @@ def test_query_is_planned_again_after_its_tables_have_changed() -> None:
     planned, read = pa.schema({"x": pa.int64()}), pa.record_batch({"x": ["text"]})
     queries = SimpleNamespace(columns=lambda _query: planned, rows=lambda _query: iter([read]))
     callers = SimpleNamespace(principal=SimpleNamespace(account_id="a", subject="me"))
-    shapes = QueryShapes()
+    shapes = Cache[tuple[str, ...], pa.Schema](1000)
     context = cast(Any, SimpleNamespace(queries=queries, callers=callers, query_shapes=shapes))
     function = QueryFunction(context, "c", cast(Any, None))
     none = pa.scalar(None, pa.string())
@@ -149,7 +136,7 @@ def test_columns_of_a_query_are_remembered_for_one_caller() -> None:
         return pa.schema({"x": pa.int64()})
 
     callers, queries = SimpleNamespace(principal=caller), SimpleNamespace(columns=columns)
-    context = cast(Any, SimpleNamespace(queries=queries, callers=callers, query_shapes=QueryShapes()))
+    context = cast(Any, SimpleNamespace(queries=queries, callers=callers, query_shapes=Cache(1000)))
     function = QueryFunction(context, "c", cast(Any, None))
     none = pa.scalar(None, pa.string())
     arguments = {"sql": pa.scalar("FROM t"), "schema": none, "engine": none}
@@ -159,3 +146,7 @@ def test_columns_of_a_query_are_remembered_for_one_caller() -> None:
         caller.account_id = "b"
         function.schema_for(arguments)
     assert asked == ["me", "you", "you"]
+    with entered(Request()):  # which does not tell the statement
+        function.schema_for(arguments)
+        function.schema_for(arguments)
+    assert len(asked) == 5

@@ -12,7 +12,7 @@ from skiway.airport import Request, TransactionStatus
 from skiway.errors import PreconditionFailed
 from skiway.lake import transactions as lake_transactions
 from skiway.lake.transactions import LakeTransactions
-from skiway.metastore.transactions.staged_writes import TransactionState
+from skiway.metastore.transactions.staged_writes import NewWrite, TransactionState
 
 START = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -25,18 +25,8 @@ class Staged:
     def __init__(self) -> None:
         self.calls, self.found = list[Any](), cast("TransactionStatus | None", None)
 
-    def add(
-        self,
-        transaction_id: str,
-        base: Any,
-        files: Any,
-        *,
-        rows: int,
-        until: datetime,
-        change: Any = None,
-        expected_snapshot_id: int | None = None,
-    ) -> None:
-        self.calls.append(("add", transaction_id, base, files, rows, until, change, expected_snapshot_id))
+    def add(self, transaction_id: str, write: NewWrite, *, until: datetime) -> None:
+        self.calls.append(("add", transaction_id, write, until))
 
     def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
         return TransactionState(transaction_id, read, ())
@@ -174,12 +164,12 @@ def test_only_the_client_ends_a_transaction(bench: Bench) -> None:
 
 
 def test_rows_are_staged_until_the_transaction_expires(bench: Bench) -> None:
-    unit, base = bench.of.begin(), cast(Any, "base")
-    bench.of.stage(unit, base, [], rows=3)
-    assert bench.staged.calls == [("add", unit, "base", [], 3, START + HOUR, None, None)]
+    unit, write = bench.of.begin(), NewWrite(cast(Any, "base"), [], 3)
+    bench.of.stage(unit, write)
+    assert bench.staged.calls == [("add", unit, write, START + HOUR)]
     for transactions, missing in ((bench.of, ""), (bench.of, "unknown"), (LakeTransactions(b"key"), unit)):
         with pytest.raises(PreconditionFailed, match="begin one with create_transaction"):
-            transactions.stage(missing, base, [], rows=3)
+            transactions.stage(missing, write)
 
 
 def test_calls_of_expired_transactions_fail(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

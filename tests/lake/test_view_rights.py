@@ -43,7 +43,7 @@ def ids(client: AirportClient, name: str, **options: Any) -> list[int]:
 def namespace_of(lake: Lake, schema: str) -> v1.Namespace:
     catalog = catalogs.find(lake.realm, "managed")
     assert catalog is not None
-    found = namespaces.find(lake.realm, catalog.value.resource_id.id, [schema])
+    found = namespaces.lookup(lake.realm, catalog.value.resource_id, [schema])
     assert found is not None
     return found
 

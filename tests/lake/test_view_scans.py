@@ -69,7 +69,7 @@ CASTS = 'SELECT CAST("id" AS INTEGER) AS "id", CAST("name" AS VARCHAR) AS "name"
 def test_columns_and_conditions_are_part_of_the_query(options: ScanOptions, expected: str) -> None:
     engine = Engine()
     view = LakeView(context(engine), RECORD, ("c", "s"), lambda *_: None)
-    view._schema = COLUMNS
+    view.schema = COLUMNS
     assert list(view.scan(options)) == []
     assert engine.asked == [expected]
 

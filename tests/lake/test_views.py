@@ -21,7 +21,7 @@ from skiway.errors import (
     SkiwayError,
     Unsupported,
 )
-from skiway.lake.system.view_functions import CreateViewFunction
+from skiway.lake.system.effects import EffectFunction
 from skiway.metastore import catalogs, grants, namespaces, tables, views
 from skiway.model import v1
 from skiway.sql import QueryEngine
@@ -230,7 +230,7 @@ def test_invalid_views_are_rejected_and_nothing_is_stored(
 
 def test_planning_a_statement_changes_nothing(db: AirportClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB asks for the columns of a function when it plans a statement, even one that EXPLAIN only shows."""
-    monkeypatch.setattr(CreateViewFunction, "execute", lambda *_: iter(()))
+    monkeypatch.setattr(EffectFunction, "execute", lambda *_: iter(()))
     assert db.call("skiway.create_view", "s.v", "SELECT 1 AS a").read_all().schema.names == [
         "view",
         "action",
@@ -273,7 +273,7 @@ def store(lake: Lake, name: str, sql: str) -> None:
     """Create a view as other programs do over gRPC or REST, without its columns."""
     catalog = catalogs.find(lake.realm, "managed")
     assert catalog is not None
-    namespace = namespaces.find(lake.realm, catalog.value.resource_id.id, ["s"])
+    namespace = namespaces.lookup(lake.realm, catalog.value.resource_id, ["s"])
     assert namespace is not None
     spec = v1.ViewSpec(
         display_name=name,
@@ -331,7 +331,7 @@ def test_each_caller_lists_what_it_may_read(lake: Lake, db: AirportClient) -> No
     db.create_table("s.other", pa.schema({"id": pa.int64()}))
     catalog = catalogs.find(lake.realm, "managed")
     assert catalog is not None
-    namespace = namespaces.find(lake.realm, catalog.value.resource_id.id, ["s"])
+    namespace = namespaces.lookup(lake.realm, catalog.value.resource_id, ["s"])
     assert namespace is not None
     for caller, name in (("nothing", "t"), ("stranger", "other")):
         table = tables.find(lake.realm, namespace.resource_id.id, name)
@@ -350,7 +350,7 @@ def test_reader_needs_rights_on_the_tables_of_a_view(lake: Lake, db: AirportClie
     create_view(db, "s.v", "SELECT id FROM s.t WHERE id < 2")
     catalog = catalogs.find(lake.realm, "managed")
     assert catalog is not None
-    namespace = namespaces.find(lake.realm, catalog.value.resource_id.id, ["s"])
+    namespace = namespaces.lookup(lake.realm, catalog.value.resource_id, ["s"])
     assert namespace is not None
     view = views.find_any_case(lake.realm, catalog.value, namespace.resource_id.id, "v")
     table = tables.find(lake.realm, namespace.resource_id.id, "t")

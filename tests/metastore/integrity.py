@@ -10,6 +10,7 @@ from skiway.storage import Pointer, Stores
 
 # Pointers whose value is not the URI of a blob.
 PLAIN = (
+    "/automatic-profiles/",
     "/closing/",
     "/dropped/",
     "/events/",
@@ -18,6 +19,7 @@ PLAIN = (
     "/folders/",
     "/history/",
     "/pins/",
+    "/pipeline-schedule/",
     "/places/",
     "/plans/",
     "/platform/sessions/",
@@ -25,6 +27,7 @@ PLAIN = (
     "/schedule/",
     "/secrets/",
     "/usage/",
+    "/webhooks/",
     "/written/",
 )
 

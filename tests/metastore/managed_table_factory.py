@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 from metastore.resource_factory import ResourceFactory
+from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
@@ -49,7 +50,7 @@ class ManagedTableFactory:
 
     def append(self, table: ManagedTable, *values: int, realm: Realm | None = None) -> ManagedTable:
         files = self.write(table, *values)
-        return managed.append_with_retry(realm or self.home, self.warehouse, id_of(table), files)
+        return managed.change(realm or self.home, self.warehouse, id_of(table), append(files))
 
     def rows(self, table: ManagedTable) -> list[int]:
         """The current rows of the table, as PyIceberg reads them."""

@@ -215,7 +215,7 @@ def test_static_keys(stores: Stores, tmp_path: Path, s3: GuardedS3) -> None:
 def test_creator_whom_a_policy_restricts_gets_no_credentials(server: RestServer, stores: Stores) -> None:
     catalog = catalogs.find(Realm(stores, "a1"), "lake")
     assert catalog is not None
-    sales = namespaces.find(Realm(stores, "a1"), catalog.value.resource_id.id, ["sales"])
+    sales = namespaces.lookup(Realm(stores, "a1"), catalog.value.resource_id, ["sales"])
     assert sales is not None
     add_policies(Realm(stores, "a1"), sales.resource_id)
     server.callers.known["restricted"] = replace(server.callers.known["anybody"], subject="restricted")

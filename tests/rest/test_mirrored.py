@@ -135,7 +135,7 @@ def delta_table(server: RestServer, upstream: Upstream, name: str, **more: Any) 
     partner = connector(server.factory, name, uri=f"file://{upstream.folder}")
     catalog = catalogs.find(server.factory.home, "mirror")
     assert catalog is not None
-    place = namespaces.find(server.factory.home, catalog.value.resource_id.id, ["sales"])
+    place = namespaces.lookup(server.factory.home, catalog.value.resource_id, ["sales"])
     server.factory.table(name, namespace=place, upstream=ref(partner, v1.TF_DELTA), **more)
 
 

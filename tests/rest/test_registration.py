@@ -15,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from rest.rest_server import RestServer, opened
+from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import managed, tables
 from skiway.metastore.maintenance import Checker
@@ -105,7 +106,7 @@ def test_table_of_version_3_at_a_chosen_location_is_registered_after_it_was_drop
     )
     with DataFileWriter(made.files, made.metadata) as writer:
         writer.write(ROWS.to_batches()[0])
-        managed.append_with_retry(realm, server.warehouse, made.table.resource_id, writer.close())
+        managed.change(realm, server.warehouse, made.table.resource_id, append(writer.close()))
     location = server.call("GET", f"{NS}/tables/t").json()["metadata-location"]
     assert server.call("DELETE", f"{NS}/tables/t").status_code == 204
     assert register(server, "again", location).json()["metadata"]["format-version"] == 3

@@ -116,7 +116,7 @@ def record(rest_server: RestServer, stores: Stores, clock: datetime) -> tuple[Re
 
     of = catalogs.find(realm, "lake")
     assert of is not None
-    where = namespaces.find(realm, of.value.resource_id.id, ["s"])
+    where = namespaces.lookup(realm, of.value.resource_id, ["s"])
     assert where is not None
     found = tables.find(realm, where.resource_id.id, "t")
     assert found is not None

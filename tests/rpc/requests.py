@@ -20,9 +20,9 @@ from metastore.resource_factory import ResourceFactory, mask
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import connectors, jobs, managed, policies, quality, queries, webhooks
 from skiway.metastore.pipelines import api as pipelines
-from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import owner_realm
 from skiway.metastore.transactions import staged_writes
-from skiway.metastore.webhooks.resources import WebhookPlace
+from skiway.metastore.webhooks import WebhookPlace
 from skiway.model import v1
 from skiway.security import MemorySecrets
 
@@ -97,18 +97,21 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
     )
     wanted = v1.CreatePolicyRequest(spec=policy_spec(display_name="secrets", subjects=["user:nobody"]))
     policy = policies.calls(lambda *_: []).create(factory.home, wanted).policy
-    maintenance = jobs.enqueue_maintenance(factory.home, owned.table.resource_id, CLEAN)
+    maintenance = jobs.enqueue(factory.home, v1.Job(table_id=owned.table.resource_id, maintenance=CLEAN))
     spec = v1.QualityRuleSpec(display_name="rows", table_id=table.resource_id, check=ROWS)
     rule = quality.CALLS.create(factory.home, v1.CreateRuleRequest(spec=spec)).rule
     quality.check(factory.home, v1.CheckRulesRequest(table_id=table.resource_id))
-    checking = jobs.enqueue_check(factory.home, table.resource_id, [rule.resource_id.id])
+    checking = jobs.enqueue(
+        factory.home,
+        v1.Job(table_id=table.resource_id, quality=v1.QualityTask(rule_ids=[rule.resource_id.id])),
+    )
     hook = v1.WebhookSpec(display_name="hook", url=URL, events=["*"], secret=SIGNING)
     webhook = webhooks.calls(MemorySecrets(), None).create(factory.home, v1.CreateWebhookRequest(spec=hook)).webhook
     letter = WebhookPlace(factory.home, webhook.resource_id.id).give_up(
         v1.Event(sequence=1), "refused", expires_at=factory.clock() + timedelta(hours=1)
     )
     factory.stores.pointers.apply([letter])
-    ann = owner_realm(factory.home, Owner("ann", frozenset({"administrator"})))
+    ann = owner_realm(factory.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
     declared = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))
     pipeline = pipelines.CALLS.create(ann, declared).pipeline
     made = Lake(

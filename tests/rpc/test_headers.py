@@ -10,7 +10,7 @@ from google.rpc import error_details_pb2
 
 from rpc.rpc_server import Client, RpcServer, behavior, opened, principal, serving
 from skiway.model import v1
-from skiway.request_path.calls import QUERY_ID, read_context
+from skiway.request_path.pipeline import QUERY_ID, read_context
 from skiway.telemetry.context import CallContext, current_call
 
 CODE = grpc.StatusCode

@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2
 import skiway.model.v1
 from rpc.requests import REQUESTS, lake
 from rpc.rpc_server import EVERYTHING, METHODS, SERVICES, RpcServer, behavior, principal
-from skiway.metastore.resources.named import NamedCalls
+from skiway.metastore.resources.named import Calls
 from skiway.model import v1
 from skiway.security import NOBODY
 
@@ -48,7 +48,7 @@ def test_function_of_a_method_has_its_request_and_response_types(operation):
     method = METHODS[operation]
     described = method.service.descriptor.methods_by_name[method.name]
     bound = method.rule.act
-    if isinstance(getattr(bound, "__self__", None), NamedCalls):
+    if isinstance(getattr(bound, "__self__", None), Calls):
         assert f"{method.name}Request" == described.input_type.name
         assert f"{method.name}Response" == described.output_type.name
         return

@@ -22,8 +22,9 @@ from skiway.airport.wire.frames import metadata_frame
 from skiway.config.server import Quota
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.foundation.memory_budget import MemoryBudget
-from skiway.lake import Handles, Sources, airport_service, signing_key
+from skiway.lake import Handles, Sources, airport_service
 from skiway.metastore import PLATFORM, Realm
+from skiway.metastore.platform import signing_key
 from skiway.metastore.resources import accounts, catalogs
 from skiway.model import flight_pb2 as flight
 from skiway.model import v1
@@ -141,7 +142,7 @@ def process(
     )
     warehouse = Warehouse.at(str(folder))
     secrets = MemorySecrets()
-    key = signing_key(Realm(stores, PLATFORM), secrets)
+    key = signing_key(stores, secrets)
     handles = Handles(Sources(secrets), warehouse)
     rpc, airport = Door(access), airport_service(access, handles=handles, key=key)
     server = grpc.server(ThreadPoolExecutor(1))

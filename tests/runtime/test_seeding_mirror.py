@@ -74,6 +74,6 @@ def test_what_was_deleted_does_not_come_back(stores: Stores, tmp_path: Path) -> 
     realm, secrets = Realm(stores, DEFAULT_ACCOUNT), MemorySecrets()
     seed_mirror(stores, tmp_path, secrets=secrets, sync=True)
     (connector,) = _connectors(realm)
-    connectors.delete(realm, v1.DeleteConnectorRequest(connector_id=connector.resource_id), secrets=secrets)
+    connectors.calls(secrets).delete(realm, v1.DeleteConnectorRequest(connector_id=connector.resource_id))
     assert not seed_mirror(stores, tmp_path, secrets=secrets, sync=True)
     assert _connectors(realm) == []

@@ -16,9 +16,7 @@ import pytest
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import PermissionDenied, TimedOut, Unavailable
 from skiway.metastore import Realm, webhooks
-from skiway.metastore.webhooks import DeliveryRules
-from skiway.metastore.webhooks.delivery import signature
-from skiway.metastore.webhooks.resources import WebhookPlace
+from skiway.metastore.webhooks import DeliveryRules, WebhookPlace, signature
 from skiway.model import v1
 from skiway.runtime.telemetry import count_deliveries
 from skiway.runtime.workers import Deliveries, WebSender

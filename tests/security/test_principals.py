@@ -6,7 +6,7 @@ import pytest
 
 from skiway.errors import InvalidArgument, PermissionDenied, Unauthorized
 from skiway.security import NOBODY, PermissionAuthorizer, Principal, Roles
-from skiway.security.authentication import Admission, Identity
+from skiway.security.authentication import Admission
 
 READ = {"account.read", "catalog.read", "namespace.read", "table.read", "view.read"}
 WRITE = {"catalog.write", "namespace.write", "table.write", "view.write"}
@@ -134,5 +134,7 @@ def test_platform_principal_is_not_the_empty_principal():
 
 
 def test_principals_with_platform_roles_are_hashable() -> None:
-    admitted = Admission(Roles(), None).admit(Identity("ops", "", frozenset({"platform-admin", "unknown"})))
+    admitted = Admission(Roles(), None).admit(
+        Principal("ops", "", frozenset({"platform-admin", "unknown"}), frozenset())
+    )
     assert (hash(admitted) is not None, admitted.roles) == (True, frozenset({"platform-admin"}))

@@ -28,7 +28,7 @@ from skiway.metastore import connectors, jobs, statistics
 from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import owner_realm
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
@@ -130,7 +130,7 @@ class StressedLake:
         self.profiled = [self.pipelines.create(name, columns) for name in ("first", "second")]
         for table in self.profiled:
             self.pipelines.append(table, (1, [1, 2]), (2, []), (None, None))
-        owner = owner_realm(lake.home, Owner("ann", frozenset({"administrator"})))
+        owner = owner_realm(lake.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
         space, catalog = lake.factory.first_namespace(), lake.factory.first_catalog().display_name
         self.refreshed = []
         for number in (1, 2):

@@ -216,7 +216,7 @@ def test_only_selected_columns_are_read_and_others_once_they_are_selected(spark,
         connector_id=made.resource_id, spec=v1.ConnectorSpec(source=v1.ConnectorSource(table="orders"))
     )
     request.update_mask.paths.append("source")
-    connectors.update(factory.home, request, secrets=SECRETS)
+    connectors.calls(SECRETS).update(factory.home, request)
     done = synced(factory, made, spark)
     assert (done.state, done.progress.files_done) == (v1.JS_SUCCEEDED, 3)
     stats, columns = published(factory)

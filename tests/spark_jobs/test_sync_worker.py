@@ -20,7 +20,7 @@ from metastore.resource_factory import ResourceFactory, behavior
 from metastore.upstreams import SECRETS, connector, mirrored, parquet, snapshots_of
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.metastore import connectors, jobs, statistics
-from skiway.metastore.jobs.attempts import Amounts, Progress, Stage
+from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue, JobRules
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
@@ -227,12 +227,19 @@ def test_progress_is_stored_during_the_work(live_lake: ResourceFactory, monkeypa
     job_id, may_end = triggered(live_lake), threading.Event()
 
     def run(job: v1.Job, control: Control) -> Outcome:
-        control.report(
-            Progress(
-                1,
-                stage=Stage(v1.CAP_STATS_ONLY_ASYNC, 3, 1, ("a", "b"), Amounts(10, 1000, 5000), Amounts(4, 400, 2000)),
-            )
+        stage = v1.JobProgress(
+            **{"pass": v1.CAP_STATS_ONLY_ASYNC},
+            tables_total=3,
+            tables_done=1,
+            tables=["a", "b"],
+            files_total=10,
+            rows_total=1000,
+            bytes_total=5000,
+            files_done=4,
+            rows_done=400,
+            bytes_done=2000,
         )
+        control.report(Progress(1, stage=stage))
         assert may_end.wait(200)
         return Outcome(3, 2)
 
@@ -310,7 +317,6 @@ def test_job_runs_both_phases_in_its_own_account(live_lake: ResourceFactory, tmp
 PROGRAM = """
     import sys, time
     from skiway.metastore import Realm
-    from skiway.metastore.jobs.attempts import Progress, Stage
     from skiway.metastore.jobs.queue import JobQueue, JobRules
     from skiway.metastore.reconcile import Reconciler
     from skiway.spark_jobs.worker import jobs_of

@@ -12,7 +12,8 @@ import pytest
 from skiway.config import describe
 from skiway.telemetry.audit import CATEGORIES
 from skiway.telemetry.context import FACTS
-from skiway.telemetry.definitions import MAX_SERIES, METRICS
+from skiway.telemetry.definitions import METRICS
+from skiway.telemetry.metrics import MAX_SERIES
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "docs" / "operations.md").read_text()

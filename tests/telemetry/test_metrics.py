@@ -18,8 +18,8 @@ from skiway.errors import Internal
 from skiway.foundation.cache import CacheStats
 from skiway.storage import ABSENT, open_stores
 from skiway.telemetry import definitions
-from skiway.telemetry.definitions import BOUNDS, MAX_SERIES, METRICS, Metric, Observation, prometheus_name
-from skiway.telemetry.metrics import Metrics, Stored, observe_caches, observe_usage, store_calls
+from skiway.telemetry.definitions import BOUNDS, METRICS, Metric, Observation, prometheus_name
+from skiway.telemetry.metrics import MAX_SERIES, Metrics, Stored, observe_caches, observe_usage, store_calls
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

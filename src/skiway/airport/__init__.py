@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from skiway.airport.server.call_handlers import Limits
 
     # Serve catalogs
-    from skiway.airport.server.lookup import CatalogResolver, Catalogs
+    from skiway.airport.server.host import CatalogResolver, Catalogs
     from skiway.airport.server.server import Server, Tls, serve
     from skiway.airport.server.service import AirportService
 
@@ -131,7 +131,7 @@ _NAMES = {
     "functions": "ANY InOutCall Parameter ScalarFunction TableFunction TableInOutFunction Volatility",
     "request": "Authenticator BearerAuth CatalogAuthorizer Observer Request ServedCall acting_as current_request submit with_request",
     "server.call_handlers": "Limits",
-    "server.lookup": "CatalogResolver Catalogs",
+    "server.host": "CatalogResolver Catalogs",
     "server.server": "Server Tls serve",
     "server.service": "AirportService",
     "table_refs": "DynamicSchemaTableRef FunctionCall FunctionCallRequest SchemaRequest TableRef",
@@ -148,8 +148,8 @@ if not TYPE_CHECKING:  # type checkers would accept any name
     def __getattr__(name: str) -> Any:
         if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-        return found
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

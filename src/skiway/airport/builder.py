@@ -30,7 +30,6 @@ from skiway.airport.checks import (
     check_schema_name,
     check_table,
     check_transactions,
-    instead_of,
 )
 from skiway.airport.functions import (
     AnyFunction,
@@ -43,7 +42,7 @@ from skiway.airport.functions import (
     signature,
 )
 from skiway.airport.table_refs import FunctionCall, FunctionCallRequest, TableRef
-from skiway.airport.tables import ArrowData, ScanOptions, TimePoint
+from skiway.airport.tables import ArrowData, ScanOptions, TimePoint, instead_of
 from skiway.airport.wire.duckdb_sql import ascii_lower
 from skiway.errors import AlreadyExists
 
@@ -451,26 +450,26 @@ class SchemaBuilder:
     def _without_schema(self, decorator: str) -> str:
         return f"@{self.name}.{decorator}() has no schema: write @{self.name}.{decorator}(schema=pa.schema({{…}}))"
 
-    def _check_kind(self, found: object, kind: Any, decorator: str, arguments: str) -> None:
+    def _check_kind(self, added: object, kind: Any, decorator: str, arguments: str) -> None:
         """Check that the object to add is one, and not the function, the class or the data that it is made from."""
-        if isinstance(found, kind):
+        if isinstance(added, kind):
             return
         where = f"{self.name}.{decorator}"
-        if inspect.isroutine(found):
-            raise Mistake(f"@{where} on {found.__name__}() has no parentheses: write @{where}({arguments})")
-        if isinstance(found, pa.Schema | dict) and arguments:
-            written = "schema=…" if isinstance(found, pa.Schema) else arguments
-            raise Mistake(f"@{where}(…) got {instead_of(found)} as its first argument: write @{where}({written})")
-        if isinstance(found, str):
-            written = ", ".join(filter(None, [f"name={found!r}", arguments]))
-            raise Mistake(f"@{where}(…) got the str {found!r} as its first argument: write @{where}({written})")
+        if inspect.isroutine(added):
+            raise Mistake(f"@{where} on {added.__name__}() has no parentheses: write @{where}({arguments})")
+        if isinstance(added, pa.Schema | dict) and arguments:
+            written = "schema=…" if isinstance(added, pa.Schema) else arguments
+            raise Mistake(f"@{where}(…) got {instead_of(added)} as its first argument: write @{where}({written})")
+        if isinstance(added, str):
+            written = ", ".join(filter(None, [f"name={added!r}", arguments]))
+            raise Mistake(f"@{where}(…) got the str {added!r} as its first argument: write @{where}({written})")
         kinds = kind.__args__ if hasattr(kind, "__args__") else (kind,)
-        expected = f"{' or '.join(each.__name__ for each in kinds)} of skiway.airport"
-        if isinstance(found, type) and issubclass(found, kind):
-            raise Mistake(f"{where}(…) got the class {found.__name__}: add an instance, {where}({found.__name__}(…))")
-        other = next((name for name, other_kind in _ADDED_BY.items() if isinstance(found, other_kind)), None)
+        expected = f"{' or '.join(wanted.__name__ for wanted in kinds)} of skiway.airport"
+        if isinstance(added, type) and issubclass(added, kind):
+            raise Mistake(f"{where}(…) got the class {added.__name__}: add an instance, {where}({added.__name__}(…))")
+        other = next((name for name, other_kind in _ADDED_BY.items() if isinstance(added, other_kind)), None)
         fix = f"add it with {self.name}.{other}(…)" if other else "add an object of a class that inherits from it"
-        raise Mistake(f"{where}(…) got {instead_of(found)}, not a {expected}: {fix}")
+        raise Mistake(f"{where}(…) got {instead_of(added)}, not a {expected}: {fix}")
 
 
 _ADDED_BY: Final[dict[str, Any]] = {

@@ -46,6 +46,7 @@ from skiway.airport.tables import (
     UpdatableBatch,
     Writable,
     find_rowid_column,
+    instead_of,
 )
 from skiway.airport.wire.duckdb_sql import ascii_lower, duckdb_type
 from skiway.errors import InvalidArgument
@@ -60,16 +61,6 @@ _OF_CATALOGS: Final = (Versioned, Commands, SharedListing, Transactional, Dynami
 
 class Mistake(InvalidArgument):
     """A mistake of the author of a catalog. The message names the object and says what to write."""
-
-
-def instead_of(found: object) -> str:
-    """Describe a wrong argument in an error message: `the class People`, `the function people`, `a dict`, `None`."""
-    if isinstance(found, type):
-        return f"the class {found.__name__}"
-    if inspect.isroutine(found):
-        return f"the function {found.__name__}"
-    name = type(found).__name__
-    return "None" if found is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 # -- catalogs and schemas ---------------------------------------------------------------------------------------------
@@ -157,14 +148,14 @@ def check_names(names: Iterable[str], what: str) -> None:
 
 def _listed(container: object, title: str, method: str, *kinds: type) -> Sequence[Any]:
     """What a listing such as `tables()` returns, as a sequence."""
-    expected = " or ".join(each.__name__ for each in kinds)
+    expected = " or ".join(kind.__name__ for kind in kinds)
     listing, what = getattr(container, method), f"{method}() of {title}"
     if not callable(listing):
         raise Mistake(f"{method} of {title} is {instead_of(listing)}: write a method, def {method}(self)")
-    found = listing()
-    if found is None or isinstance(found, str | bytes) or not hasattr(found, "__iter__"):
-        raise Mistake(f"{what} returned {instead_of(found)}: return a list of {expected}, which may be empty")
-    items = list(found)
+    listed = listing()
+    if listed is None or isinstance(listed, str | bytes) or not hasattr(listed, "__iter__"):
+        raise Mistake(f"{what} returned {instead_of(listed)}: return a list of {expected}, which may be empty")
+    items = list(listed)
     for item in items:
         if not isinstance(item, kinds):
             fix = (
@@ -231,11 +222,11 @@ def _check_inherited(checked: object, what: str, capabilities: Iterable[type]) -
         if isinstance(checked, _ALTERNATIVES.get(capability, ())):
             continue
         for name in sorted(getattr(capability, "__abstractmethods__", ())):
-            found = getattr(type(checked), name, None) or getattr(checked, "__dict__", {}).get(name)
-            if found is not None and _is_alike(found, getattr(capability, name)):
+            attribute = getattr(type(checked), name, None) or getattr(checked, "__dict__", {}).get(name)
+            if attribute is not None and _is_alike(attribute, getattr(capability, name)):
                 bases = ", ".join(base.__name__ for base in type(checked).__bases__)
                 raise Mistake(
-                    f"{what} has {name}{'()' if callable(found) else ''} but does not inherit from "
+                    f"{what} has {name}{'()' if callable(attribute) else ''} but does not inherit from "
                     f"{capability.__name__}, so it would be ignored: write class "
                     f"{type(checked).__name__}({bases}, {capability.__name__}), or rename it"
                 )
@@ -244,14 +235,14 @@ def _check_inherited(checked: object, what: str, capabilities: Iterable[type]) -
 _ALTERNATIVES: Final[dict[type, type]] = {Updatable: UpdatableBatch, Deletable: DeletableBatch}
 
 
-def _is_alike(found: object, declared: object) -> bool:
+def _is_alike(attribute: object, declared: object) -> bool:
     """Whether an attribute of a class looks like the declared one: both are properties, or take as many arguments."""
     if isinstance(declared, property):
-        return isinstance(found, property | TransactionManager)
-    if not inspect.isfunction(found) or not inspect.isfunction(declared):
+        return isinstance(attribute, property | TransactionManager)
+    if not inspect.isfunction(attribute) or not inspect.isfunction(declared):
         return False
-    accepted = inspect.signature(found)
-    by_name = [each.name for each in accepted.parameters.values() if each.kind is each.KEYWORD_ONLY]
+    accepted = inspect.signature(attribute)
+    by_name = [parameter.name for parameter in accepted.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY]
     known = inspect.signature(declared).parameters
     try:
         accepted.bind(*_positional(declared), **{name: None for name in by_name if name in known})
@@ -263,16 +254,16 @@ def _is_alike(found: object, declared: object) -> bool:
 def _positional(declared: Callable[..., Any]) -> list[str]:
     """The names of the parameters that the server passes by position, with `self`."""
     parameters = inspect.signature(declared).parameters.values()
-    return [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
 
 
 def _check_parameters(table: Table | TableRef, what: str) -> None:
     """Find methods that implement a base class of this library, but with other parameters."""
     kinds = (Table, TableRef, *_OF_TABLES)
-    for kind in (each for each in kinds if isinstance(table, each)):
+    for kind in (base for base in kinds if isinstance(table, base)):
         for name in sorted(getattr(kind, "__abstractmethods__", ())):
-            found, declared = getattr(type(table), name), getattr(kind, name)
-            if inspect.isfunction(found) and inspect.isfunction(declared) and not _is_alike(found, declared):
+            method, declared = getattr(type(table), name), getattr(kind, name)
+            if inspect.isfunction(method) and inspect.isfunction(declared) and not _is_alike(method, declared):
                 parameters = _positional(declared)
                 passed = ", ".join(parameters[1:])
                 raise Mistake(

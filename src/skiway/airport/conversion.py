@@ -23,7 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.wire.duckdb_sql import duckdb_type, extension_of
+from skiway.airport.wire.duckdb_sql import duckdb_type, extension_of, storage_type
 from skiway.errors import InvalidArgument
 
 _LISTS: Final = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
@@ -83,12 +83,12 @@ def plain_array(array: pa.Array) -> pa.Array:
     if types.is_run_end_encoded(of):
         return plain_array(array.values).take(_runs(array))
     if types.is_struct(of):
-        children = [plain_array(array.field(place)) for place in range(of.num_fields)]
+        children = [plain_array(array.field(index)) for index in range(of.num_fields)]
         return pa.StructArray.from_arrays(children, fields=list(target), mask=_nulls(array))
     if types.is_map(of):
         return _plain_map(array, target)
     if is_list(of):
-        offsets = _offsets(pc.list_value_length(array).fill_null(0))
+        offsets = list_offsets(pc.list_value_length(array).fill_null(0).cast(pa.int32()))
         return pa.ListArray.from_arrays(offsets, plain_array(list_values(array)), type=target, mask=_nulls(array))
     return array.cast(target)
 
@@ -101,12 +101,25 @@ def without_views(array: pa.Array) -> pa.Array:
     return plain_array(array) if _has_views(array.type) else array
 
 
+def cast_array(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast an array, extension types by their storage; an error of Arrow if a value does not fit."""
+    if array.type == target:
+        return array
+    storage = storage_type(target)
+    plain = without_views(array.storage if isinstance(array, pa.ExtensionArray) else array)
+    if plain.type != storage and isinstance(plain, pa.DictionaryArray):  # Arrow cannot cast it in every case
+        plain = plain.dictionary_decode()
+        plain = plain.storage if isinstance(plain, pa.ExtensionArray) else plain
+    plain = plain if plain.type == storage else plain.cast(storage)
+    return pa.ExtensionArray.from_storage(target, plain) if isinstance(target, pa.BaseExtensionType) else plain
+
+
 def _has_views(of: pa.DataType) -> bool:
     if of in (pa.string_view(), pa.binary_view()) or isinstance(of, _VIEWS):
         return True
     if pa.types.is_dictionary(of):
         return _has_views(of.value_type)
-    return any(_has_views(of.field(place).type) for place in range(of.num_fields))
+    return any(_has_views(of.field(index).type) for index in range(of.num_fields))
 
 
 def _nulls(array: pa.Array) -> pa.Array | None:
@@ -117,11 +130,6 @@ def _runs(array: pa.Array) -> pa.Array:
     """The number of the run that each value of a run-end encoded array belongs to."""
     numbers = pa.RunEndEncodedArray.from_arrays(array.run_ends, pa.arange(0, len(array.run_ends)))
     return pc.run_end_decode(numbers.slice(array.offset, len(array)))
-
-
-def _offsets(lengths: pa.Array) -> pa.Array:
-    ends = pc.cumulative_sum_checked(lengths.cast(pa.int32()))  # fails if the lists are too long for one array
-    return pa.concat_arrays([pa.array([0], pa.int32()), ends])
 
 
 def _plain_map(array: pa.Array, target: pa.MapType) -> pa.Array:
@@ -149,9 +157,9 @@ def to_column(array: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return _convert(array, field.type)
     except (_Lossy, pa.ArrowException) as error:
-        found = duckdb_type(pa.field("", array.type)) if isinstance(array.type, pa.BaseExtensionType) else array.type
+        source = duckdb_type(pa.field("", array.type)) if isinstance(array.type, pa.BaseExtensionType) else array.type
         raise InvalidArgument(
-            f"column {field.name!r} has type {duckdb_type(field)}, and {found} cannot be converted to it without loss: "
+            f"column {field.name!r} has type {duckdb_type(field)}, and {source} cannot be converted to it without loss: "
             f"{str(error).splitlines()[0]}"
         ) from error
 
@@ -405,7 +413,7 @@ def _convert_list(array: pa.Array, target: Any) -> pa.Array:
 
 
 def list_offsets(lengths: pa.Array) -> pa.Array:
-    """The offsets of consecutive lists with these lengths."""
+    """The offsets of consecutive lists with these lengths; an error of Arrow if the lists are too long for one array."""
     return pa.concat_arrays([pa.array([0], lengths.type), pc.cumulative_sum_checked(lengths)])
 
 

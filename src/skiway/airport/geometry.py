@@ -107,11 +107,11 @@ def check_geometries(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> None
     expected = (field.metadata or {}).get(_CONSTRAINT, b"").decode()
     if not expected:
         return
-    found = shapely.get_type_id(geometries(array))
+    type_ids = shapely.get_type_id(geometries(array))
     numbers = {name: number for number, name in enumerate(["Point", "LineString", "LinearRing", *GEOMETRY_TYPES[2:]])}
-    wrong = np.flatnonzero((found >= 0) & (found != numbers[expected]))
+    wrong = np.flatnonzero((type_ids >= 0) & (type_ids != numbers[expected]))
     if len(wrong):
-        name = {number: name for name, number in numbers.items()}[int(found[wrong[0]])]
+        name = {number: name for name, number in numbers.items()}[int(type_ids[wrong[0]])]
         raise InvalidArgument(
             f"column {field.name!r} only accepts {expected} geometries; row {int(wrong[0])} is a {name}"
         )

@@ -227,10 +227,10 @@ class BearerAuth:
     """
 
     def __init__(self, check: Callable[[str], str | None]) -> None:
-        given: object = check
-        if not callable(given):
-            fix = "write BearerAuth({…}.get)" if isinstance(given, dict) else "pass a function from token to identity"
-            raise InvalidArgument(f"BearerAuth got a {type(given).__name__}, not a function: {fix}")
+        passed: object = check
+        if not callable(passed):
+            fix = "write BearerAuth({…}.get)" if isinstance(passed, dict) else "pass a function from token to identity"
+            raise InvalidArgument(f"BearerAuth got a {type(passed).__name__}, not a function: {fix}")
         self._check = check
 
     def authenticate(self, token: str | None) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from skiway.airport.tables import FilterPushdown, TimePoint
-from skiway.airport.wire.duckdb_sql import ascii_lower
+from skiway.airport.wire.duckdb_sql import FILE_READERS, ascii_lower
 from skiway.airport.wire.protocol import FunctionCallUri, arrow_stream, encode
 from skiway.errors import InvalidArgument, PermissionDenied
 
@@ -113,22 +113,6 @@ def _digits(data_type: pa.DataType) -> tuple[int, int]:
     return (20 if data_type == pa.uint64() else 19), 0
 
 
-# Functions that work when the client calls them without a binder.
-ALLOWED: Final = frozenset(
-    {
-        "read_parquet",
-        "parquet_scan",
-        "read_csv",
-        "read_csv_auto",
-        "read_json",
-        "read_json_auto",
-        "read_ndjson",
-        "read_text",
-        "read_blob",
-        "iceberg_scan",
-        "delta_scan",
-    }
-)
 # These functions replace themselves at bind time, which crashes the client. No allow-list can permit them.
 FATAL: Final = frozenset({"query", "query_table"})
 
@@ -182,7 +166,7 @@ class FunctionCall:
         fields, arrays = zip(*(_column(self.name, name, value) for name, value in columns.items()), strict=True)
         return pa.record_batch(list(arrays), schema=pa.schema(fields))
 
-    def location(self, allowed: Iterable[str] = ALLOWED) -> str:
+    def location(self, allowed: Iterable[str] = FILE_READERS) -> str:
         """The `data:` URI that makes the client run the call. Only functions in `allowed` are permitted."""
         if self.name in FATAL or self.name not in allowed:
             raise PermissionDenied(

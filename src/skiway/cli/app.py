@@ -16,6 +16,7 @@ from skiway.cli import options
 from skiway.cli.options import prepare_grpc
 from skiway.cli.output import discard_output, prepare_terminal
 from skiway.errors import SkiwayError
+from skiway.foundation.resources import PLAIN
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of the disk to which the output is written."""
@@ -52,6 +53,7 @@ LAKE: Final = {
     "queries": Lazy("lake.activity", "Manage queries, which are leases on snapshots.", "queries_app"),
     "events": Lazy("lake.activity", "List and watch the changes of the account.", "events_app"),
     "webhooks": Lazy("lake.activity", "Send events to other systems over HTTP.", "webhooks_app"),
+    **{resource.plural: Lazy("lake.resources", resource.about) for resource in PLAIN},
     "mcp": Lazy("server", "Serve the lake to assistants over MCP."),
     "setup": Lazy("lake.setup", "Export, plan and apply the configuration as a file."),
     "stats": Lazy("lake.snapshots", "Show and compute statistics of tables and files.", "stats_app"),

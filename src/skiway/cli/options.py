@@ -18,6 +18,7 @@ import typer
 
 from skiway.cli.output import Output
 from skiway.foundation.clock import DURATION_SYNTAX, parse_duration
+from skiway.foundation.resources import RESOURCES
 
 if TYPE_CHECKING:
     from skiway.client import Metastore
@@ -188,8 +189,8 @@ COMPLETIONS: Final[Mapping[str, Names]] = {
     "TABLE": _below("tables"),
     "VIEW": _below("views"),
     "OBJECT": _each(_all("catalogs"), _namespaces, _below("tables")),
-    **{kind.upper(): _all(f"{kind}s") for kind in ("connector", "rule", "webhook", "pipeline")},
-    "POLICY": _all("policies"),
+    "CONNECTOR": _all("connectors"),
+    **{resource.name.upper(): _all(resource.plural) for resource in RESOURCES},
     "JOB": lambda lake, _: (each.id for each in islice(lake.jobs(), MAX_NAMES)),
 }
 """The names that complete an argument, by what it is called in the help."""

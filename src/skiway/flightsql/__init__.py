@@ -4,9 +4,8 @@
 `SqlEngine` runs the queries. The server keeps no state for its clients: prepared statements and tickets are signed, so any
 server with the same key accepts them.
 
-- `messages` decodes commands
-- `metadata` and `sql_info` list catalogs, schemas, tables and what the server supports
-- `protocol` answers the calls
+- `metadata` lists catalogs, schemas, tables and what the server supports
+- `protocol` decodes commands and answers the calls
 """
 
 from skiway.flightsql.metadata import BoundSql, SqlEngine, SqlResult

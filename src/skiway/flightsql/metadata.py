@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from skiway.airport.server.host import Host
 from skiway.airport.server.tickets import as_plain
 from skiway.airport.table_refs import TableRef
 from skiway.airport.tables import find_rowid_column
-from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.airport.wire.duckdb_sql import duckdb_type, type_metadata
 from skiway.errors import NotFound
 from skiway.model import flight_sql_pb2 as sql
 
@@ -117,7 +118,7 @@ def sql_info(numbers: Collection[int]) -> pa.RecordBatch:
     wanted = [number for number in _INFO if not numbers or number in numbers]
     kinds: Sequence[int] = [_INFO[number][0] for number in wanted]
     children = [[_INFO[n][1] for n in wanted if _INFO[n][0] == kind] for kind in range(_VALUE.num_fields)]
-    offsets = [kinds[:place].count(kind) for place, kind in enumerate(kinds)]
+    offsets = [kinds[:index].count(kind) for index, kind in enumerate(kinds)]
     values = pa.UnionArray.from_dense(
         pa.array(kinds, pa.int8()),
         pa.array(offsets, pa.int32()),
@@ -216,8 +217,8 @@ def rows_of(host: Host, request: Request, engine: SqlEngine, command: Message) -
         case sql.CommandGetCatalogs():
             yield pa.record_batch([pa.array(sorted(host.visible_catalogs(request)), pa.string())], schema=CATALOGS)
         case sql.CommandGetDbSchemas():
-            found = [(catalog, schema.name) for catalog, schema in _schemas(host, request, command)]
-            yield _batch(found, SCHEMAS)
+            names = [(catalog, schema.name) for catalog, schema in _schemas(host, request, command)]
+            yield _batch(names, SCHEMAS)
         case sql.CommandGetTables():
             yield from _tables(host, request, engine, command)
         case sql.CommandGetTableTypes():
@@ -240,7 +241,7 @@ def _schemas(
             schemas = host.find(name).schemas()
         except NotFound:  # somebody dropped the catalog
             continue
-        for schema in sorted(schemas, key=lambda each: each.name):
+        for schema in sorted(schemas, key=attrgetter("name")):
             if matches(schema.name):
                 yield name, schema
 
@@ -271,11 +272,11 @@ def _tables(host: Host, request: Request, engine: SqlEngine, command: sql.Comman
 def _named(schema: Schema, matches: Callable[[str], bool]) -> Sequence[Table | TableRef]:
     """The tables of a schema with matching names, in order; none if somebody dropped the schema."""
     try:
-        found: list[Table | TableRef] = [each for each in schema.tables() if matches(each.name)]
-        found += [each for each in schema.table_refs() if matches(each.name)]
+        tables: list[Table | TableRef] = [table for table in schema.tables() if matches(table.name)]
+        tables += [table for table in schema.table_refs() if matches(table.name)]
     except NotFound:
         return []
-    return sorted(found, key=lambda each: each.name)
+    return sorted(tables, key=attrgetter("name"))
 
 
 def _described(table: Table | TableRef, catalog: str, schema: str) -> pa.Schema:
@@ -295,9 +296,8 @@ def _described(table: Table | TableRef, catalog: str, schema: str) -> pa.Schema:
             "IS_READ_ONLY": "1",
             **({"REMARKS": comment} if comment else {}),
         }
-        named = {f"ARROW:FLIGHT:SQL:{key}": value for key, value in facts.items()}
-        kept = {k: v for k, v in (field.metadata or {}).items() if k.startswith(b"ARROW:extension:")}
-        fields.append(field.with_metadata({**kept, **named}))
+        named = {f"ARROW:FLIGHT:SQL:{key}".encode(): value.encode() for key, value in facts.items()}
+        fields.append(field.with_metadata({**type_metadata(field), **named}))
     return pa.schema(fields)
 
 
@@ -317,17 +317,17 @@ def _filter(command: Message, field: str) -> Callable[[str], bool]:
 
 def _is_like(name: str, pattern: str) -> bool:
     """Whether a name matches a LIKE pattern. It takes at most as many steps as the product of their lengths."""
-    at = place = 0
+    at = index = 0
     star, resume = -1, 0
     while at < len(name):
-        if place < len(pattern) and pattern[place] == "%":
-            star, resume = place, at
-            place += 1
-        elif place < len(pattern) and pattern[place] in ("_", name[at]):
-            at, place = at + 1, place + 1
+        if index < len(pattern) and pattern[index] == "%":
+            star, resume = index, at
+            index += 1
+        elif index < len(pattern) and pattern[index] in ("_", name[at]):
+            at, index = at + 1, index + 1
         elif star >= 0:  # the last % takes one character more
             resume += 1
-            at, place = resume, star + 1
+            at, index = resume, star + 1
         else:
             return False
-    return not pattern[place:].strip("%")
+    return not pattern[index:].strip("%")

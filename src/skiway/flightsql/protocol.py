@@ -58,8 +58,8 @@ def decode(data: bytes) -> Message:
         packed = AnyMessage.FromString(data)
         name = packed.type_url.removeprefix(TYPE_URL)
         if name in _KNOWN:
-            found: Message = _KNOWN[name].FromString(packed.value)
-            return found
+            message: Message = _KNOWN[name].FromString(packed.value)
+            return message
     except DecodeError as error:
         raise InvalidArgument(
             "malformed Flight SQL message: not the protobuf message that its type URL names", key="flightsql.malformed"
@@ -176,10 +176,10 @@ class FlightSql(FlightProtocol):
                     )
                 schema, ticket = self._plan(prepared.bound, prepared.catalog)
             case _:
-                found = columns_of(command)
-                if found is None:
+                columns = columns_of(command)
+                if columns is None:
                     raise _misplaced(command)
-                schema, ticket = found, descriptor.cmd
+                schema, ticket = columns, descriptor.cmd
         return flight.FlightInfo(
             schema=_serialized(schema),
             flight_descriptor=descriptor,
@@ -294,9 +294,9 @@ def _one_row(rows: BatchReader) -> pa.Table:
         if rows.rows > 1:
             break
     if rows.rows != 1:
-        found = "none" if not rows.rows else "several"
+        count = "none" if not rows.rows else "several"
         raise InvalidArgument(
-            f"a query takes one row of parameters, but {found} were sent: execute it once for each row",
+            f"a query takes one row of parameters, but {count} were sent: execute it once for each row",
             key="flightsql.parameters",
         )
     return pa.Table.from_batches(batches, rows.schema)

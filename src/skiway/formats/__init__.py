@@ -15,6 +15,7 @@ from skiway.foundation import extras
 extras.check("lake")
 
 from skiway.formats.canonical import canonical_columns, partition_json
+from skiway.formats.delta.upkeep import RewritableTable
 from skiway.formats.files import FileCache, Found
 from skiway.formats.opening import OpenedTable, open_source
 from skiway.formats.readers.parquet import MatchingPart
@@ -28,7 +29,6 @@ from skiway.formats.source import (
     Packed,
     PartitionField,
     PartitionSpec,
-    RewritableTable,
     SizedFile,
     Snapshot,
     Source,
@@ -37,12 +37,14 @@ from skiway.formats.source import (
     WholeFile,
     data_files,
 )
+from skiway.formats.statistics import ColumnUnits
 from skiway.security.source_access import Location, location
 
 __all__ = [
     "FILE_COLUMNS",
     "FILE_ORDINAL",
     "ROW_POSITION",
+    "ColumnUnits",
     "Content",
     "FileCache",
     "Format",

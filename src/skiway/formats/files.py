@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 class Reach:
     """The folders that a source may read, of those that `access` permits.
 
-    The metadata of a table may name any file. Local files are read only below `roots`, so that nobody can make the server
-    return its own files by writing metadata. In S3 the credentials of the source are the limit, unless `in_s3` is false:
+    The metadata of a table may name any file. Local files are read only below `roots`, so that metadata cannot make the server
+    return its own files. In S3 the credentials of the source are the limit, unless `in_s3` is false:
     then only folders in `roots` are read there as well.
     """
 
@@ -147,7 +147,7 @@ class Files:
     def cached(self, kind: str, *key: Hashable, load: Callable[[], T], size_of: Callable[[T], int]) -> T:
         """Return what `load` reads from an immutable file, from the cache if possible; `kind` and `key` identify it.
 
-        Only `Files` with the same properties and reach share entries, so the cache gives nobody access to other files.
+        Only `Files` with the same properties and reach share entries, so the cache gives no access to other files.
         """
         identity = (tuple(sorted(self.properties.items())), self.reach)
         return self.cache.get((kind, identity, *key), load, size_of=size_of)
@@ -227,9 +227,9 @@ class Files:
     def links(self, folder: Location) -> list[Location]:
         """List the folder on this machine, and the symbolic links in it and below."""
         found = [folder]
-        for path, folders, files in os.walk(self.reach.check(folder).path):
-            names = (Path(path, name) for name in (*folders, *files))
-            found += [Location("file", "", str(each)) for each in names if each.is_symlink()]
+        for parent, folders, files in os.walk(self.reach.check(folder).path):
+            paths = (Path(parent, name) for name in (*folders, *files))
+            found += [Location("file", "", str(path)) for path in paths if path.is_symlink()]
         return found
 
     def walk(self, folder: Location) -> list[Found]:
@@ -327,7 +327,7 @@ def _disk_level(folder: Location) -> tuple[list[Location], list[Found]]:
         here = [(folder / entry.name, entry) for entry in entries]
         folders, files = list[Location](), list[Found]()
         for place, entry in here:
-            with suppress(FileNotFoundError):  # somebody has just deleted it
+            with suppress(FileNotFoundError):  # it has just been deleted
                 if entry.is_dir():
                     folders.append(place)
                 elif entry.is_file():
@@ -352,7 +352,7 @@ def _descriptor(path: str) -> int:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if str((_DESCRIPTORS / str(descriptor)).readlink()) != path:
         os.close(descriptor)
-        raise _missing(path)  # a folder was replaced by a link meanwhile
+        raise _missing(path)  # a folder has been replaced by a link
     return descriptor
 
 
@@ -396,7 +396,9 @@ def _translated(place: str, error: Exception) -> SkiwayError:
             detail=reason,
             file=place,
         )
-    if isinstance(error, pa.ArrowInvalid) or _is_about_content(error):
+    # Arrow raises OSError for damaged pages too, but without an errno or an error of a service.
+    is_about_content = isinstance(error, OSError) and error.errno is None and not _OF_SERVICE.search(str(error))
+    if isinstance(error, pa.ArrowInvalid) or is_about_content:
         return corrupt(place, reason)
     return Unavailable(
         f"file {place!r} cannot be read; check the address, region and network of the source, then try again",
@@ -404,11 +406,6 @@ def _translated(place: str, error: Exception) -> SkiwayError:
         detail=reason,
         file=place,
     )
-
-
-def _is_about_content(error: Exception) -> bool:
-    """Is it about the content? Arrow raises OSError for damaged pages too, but without an errno or an error of a service."""
-    return isinstance(error, OSError) and error.errno is None and not _OF_SERVICE.search(str(error))
 
 
 def _first_line(error: Exception) -> str:

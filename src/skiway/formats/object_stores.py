@@ -43,7 +43,7 @@ class GoogleToken:
         from google.auth.transport.requests import Request
 
         with self._lock:
-            if not self._is_valid_for(at_least):
+            if not self._credentials.token or self._expires_at() - datetime.now(UTC) < at_least:
                 try:
                     self._credentials.refresh(partial(Request(), timeout=_TIMEOUT_S))
                 except GoogleAuthError as error:
@@ -58,9 +58,6 @@ class GoogleToken:
         """The token as obstore expects it."""
         token, expires_at = self.current()
         return {"token": token, "expires_at": expires_at}
-
-    def _is_valid_for(self, duration: timedelta) -> bool:
-        return bool(self._credentials.token) and self._expires_at() - datetime.now(UTC) >= duration
 
     def _expires_at(self) -> datetime:
         expires_at: datetime | None = self._credentials.expiry  # without a time zone
@@ -325,16 +322,16 @@ def etag_of(scheme: str, given: str) -> str:
     return given if scheme == "s3" else given.strip('"')
 
 
-_STORAGES: Final[Mapping[str, Callable[[Mapping[str, str], str], ObjectStorage]]] = {
+_STORAGES: Final[Mapping[str, Callable[[Mapping[str, str]], ObjectStorage]]] = {
     "s3": S3Storage,
     "gs": GcsStorage,
     "abfss": AzureStorage,
 }
 
 
-def storage_for(scheme: str, properties: Mapping[str, str], relay: str = "") -> ObjectStorage:
+def storage_for(scheme: str, properties: Mapping[str, str]) -> ObjectStorage:
     """The service behind a scheme of locations."""
-    return _STORAGES[scheme](properties, relay)
+    return _STORAGES[scheme](properties)
 
 
 @cache

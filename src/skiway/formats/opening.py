@@ -6,12 +6,13 @@ that keep tables in folders.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -84,8 +85,8 @@ KINDS: Final = {
     "unity": "skiway.formats.catalogs.unity:open_unity",
     "delta": "skiway.formats.delta.table:open_delta",
     "parquet": "skiway.formats.folders.parquet:open_parquet",
-    "csv": "skiway.formats.folders.text:open_csv_files",
-    "json": "skiway.formats.folders.text:open_json_files",
+    "csv": "skiway.formats.folders.text:open_text",
+    "json": "skiway.formats.folders.text:open_text",
 }
 
 
@@ -135,8 +136,8 @@ class SourceRequest:
         allowed = [each.strip() for each in self.options.get("allowed-locations", "").split(",") if each.strip()]
         own = [self.uri.removeprefix("sqlite:///"), self.options.get("warehouse", "").strip()]
         roots = tuple(location(each) for each in (*own, *allowed) if _is_location(each))
-        if roots and roots[0].name.endswith((".metadata.json", ".metadata.json.gz")):
-            roots = (_table_folder(roots[0]), *roots)
+        if roots and is_metadata_file(roots[0]):
+            roots = (table_folder(roots[0]), *roots)
         s3 = self.access.s3_properties({**self.properties, **(vended or {})})
         return Files(s3, Reach(roots, self.access, in_s3=not allowed), self.cache)
 
@@ -146,7 +147,13 @@ def _is_location(text: str) -> bool:
     return "/" in text and not text.startswith(("http:", "https:", "postgresql", "thrift:"))
 
 
-def _table_folder(metadata: Location) -> Location:
+def is_metadata_file(place: Location) -> bool:
+    """Whether a location is that of a metadata file of an Iceberg table."""
+    return place.name.endswith((".metadata.json", ".metadata.json.gz"))
+
+
+def table_folder(metadata: Location) -> Location:
+    """The folder of the table with this metadata file."""
     return metadata.parent.parent if metadata.parent.name == "metadata" else metadata.parent
 
 
@@ -188,15 +195,21 @@ def _opener(kind: str) -> Callable[[SourceRequest], Source]:
     return loaded
 
 
-class FolderLayout(Protocol):
-    """How a format lays out tables in folders."""
+class FolderLayout(ABC):
+    """How a format lays out tables in folders, which `files` opens."""
 
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    @abstractmethod
     def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:
         """Is `folder`, which contains these folders and files, a table?"""
 
-    def is_table_file(self, file: Found) -> bool:
+    def is_table_file(self, file: Found) -> bool:  # noqa: ARG002
         """Is this file, in a folder that is not a table, a table on its own?"""
+        return False
 
+    @abstractmethod
     def open(self, name: TableName, place: Location) -> TableHandle:
         """Open the table at `place`."""
 
@@ -206,6 +219,15 @@ def is_hidden(name: str) -> bool:
     return name.startswith((".", "_")) and "=" not in name
 
 
+def open_folders(request: SourceRequest, layout: FolderLayout, *, single: TableName | None = None) -> Source:
+    """Open the tables below the address of a request, or the `single` one that it is; raises NotFound if nothing is there."""
+    if single is None and not any(layout.files.children(request.root)):
+        raise NotFound(
+            f"there is nothing at {str(request.root)!r}; check the address of the source", key="source.not_found"
+        )
+    return FolderSource(request.root, layout, as_table=request.as_table or single)
+
+
 class FolderSource(Source):
     """The tables of one format below `root`; the folders on the way to a table are its namespace.
 
@@ -213,13 +235,8 @@ class FolderSource(Source):
     the table of that name, whatever it contains.
     """
 
-    def __init__(
-        self, files: Files, root: Location, layout: FolderLayout, *, as_table: TableName | None = None
-    ) -> None:
-        self._files = files
-        self._root = root
-        self._layout = layout
-        self._as_table = as_table
+    def __init__(self, root: Location, layout: FolderLayout, *, as_table: TableName | None = None) -> None:
+        self._files, self._root, self._layout, self._as_table = layout.files, root, layout, as_table
 
     def namespaces(self) -> list[Namespace]:
         return sorted({name.namespace for name, _ in self._all()})
@@ -264,14 +281,12 @@ class FolderSource(Source):
             if self._layout.is_table_file(file):
                 yield TableName(namespace, file.location.name.rpartition(".")[0]), file.location
         for folder in folders:
-            if is_hidden(folder.name) or not _is_on_path((*namespace, folder.name), towards):
+            path = (*namespace, folder.name)
+            is_on_path = towards is None or (*towards.namespace, towards.name)[: len(path)] == path
+            if is_hidden(folder.name) or not is_on_path:
                 continue
             inner, found = self._files.children(folder)
             if self._layout.is_table(folder, inner, found):
                 yield TableName(namespace, folder.name), folder
             else:
-                yield from self._below((*namespace, folder.name), inner, found, towards)
-
-
-def _is_on_path(path: Namespace, towards: TableName | None) -> bool:
-    return towards is None or (*towards.namespace, towards.name)[: len(path)] == path
+                yield from self._below(path, inner, found, towards)

@@ -16,7 +16,7 @@ from itertools import chain
 from math import ceil
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,28 +36,6 @@ _MOST_BITS: Final = 10  # of each column on the curve: about a thousand ranks
 
 
 _Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-
-class RowOrder(Protocol):
-    """An order of rows."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """The columns that the order depends on."""
-
-    def fitted(self, sample: pa.Table) -> FittedOrder:
-        """The order for rows of which `sample` has some, with these columns."""
-
-
-class FittedOrder(Protocol):
-    """An order for given rows: their keys, and how to sort by them."""
-
-    @property
-    def by(self) -> Sequence[SortKey]:
-        """How the keys are sorted."""
-
-    def keys(self, rows: pa.Table) -> pa.Table:
-        """The keys of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +64,7 @@ class ZOrdered:
 
     columns: Sequence[str]
 
-    def fitted(self, sample: pa.Table) -> FittedOrder:
+    def fitted(self, sample: pa.Table) -> _Curve:
         """The curve through the ranks of these values."""
         bits = min(_MOST_BITS, 63 // len(self.columns))
         by = [[(name, "ascending", "at_start")] for name in self.columns]
@@ -98,6 +76,8 @@ class ZOrdered:
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
+    """A curve through the ranks of values, for rows of which some are known: `keys` are the places of rows on it."""
+
     columns: tuple[str, ...]
     limits: tuple[pa.Table, ...]
     bits: int
@@ -113,9 +93,14 @@ class _Curve:
             for name, limits in zip(self.columns, self.limits, strict=True)
         ]
         for bit in reversed(range(self.bits)):  # the highest bits of all columns first
-            for each in ranks:
-                z = (z << 1) | ((each >> bit) & 1)
+            for rank in ranks:
+                z = (z << 1) | ((rank >> bit) & 1)
         return pa.table({"z": z})
+
+
+RowOrder: TypeAlias = SortedBy | ZOrdered
+FittedOrder: TypeAlias = SortedBy | _Curve
+"""The order for rows of which a sample is known: their keys, and how to sort by them."""
 
 
 def in_order(

@@ -86,10 +86,10 @@ def _identified(field: pa.Field, path: Path, id_of: Callable[[Path], int | None]
     def part(child: pa.Field, name: str) -> pa.Field:
         return _identified(child, (*path, name), id_of)
 
-    return with_id(field.with_type(_rebuilt(field.type, part)), id_of(path))
+    return with_id(field.with_type(rebuilt(field.type, part)), id_of(path))
 
 
-def _rebuilt(of: pa.DataType, part: Callable[[pa.Field, str], pa.Field]) -> pa.DataType:
+def rebuilt(of: pa.DataType, part: Callable[[pa.Field, str], pa.Field]) -> pa.DataType:
     """Replace the fields of a nested type. The field of a list is always named `element`."""
     if pa.types.is_struct(of):
         return pa.struct([part(child, child.name) for child in of])

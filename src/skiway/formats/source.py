@@ -10,12 +10,12 @@ nothing else: files are pruned by filtering it, and `read` takes the rest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,31 +47,6 @@ class Packed:
     files_after: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
-
-
-class RewritableTable(ABC):
-    """A table whose files can be packed, and whose unused files can be removed."""
-
-    @abstractmethod
-    def check_rewritable(self) -> None:
-        """Raise `PermissionDenied` if the operator does not allow it, and `Unsupported` if the table needs what cannot be kept."""
-
-    @abstractmethod
-    def packable(self, target_bytes: int) -> list[SizedFile]:
-        """The files that `pack` would rewrite: small ones of partitions that have several."""
-
-    @abstractmethod
-    def pack(self, *, target_bytes: int = 0, z_order: Sequence[str] = ()) -> Packed:
-        """Pack small files, or rewrite all in a z-order. Raise `Conflict` if other writers were faster."""
-
-    @abstractmethod
-    def remove_unused(
-        self, *, older_than: timedelta | None, keep: Collection[int], dry_run: bool = True
-    ) -> list[SizedFile]:
-        """Delete files that neither the current snapshot nor those in `keep` use, and that were not used or written since an age.
-
-        Without an age, it is that of the table. In a dry run, they are only listed.
-        """
 
 
 Namespace: TypeAlias = tuple[str, ...]
@@ -114,6 +89,45 @@ FILE_COLUMNS: Final = pa.schema(
 )
 """The columns that all file tables have in common. Two more depend on the table: `partition`, a struct of typed values
 named after the ids of the partition fields, and `stats` (see `skiway.formats.statistics`)."""
+
+
+_USUAL: Final[Mapping[str, Any]] = {
+    "format": "parquet",
+    "content": Content.DATA,
+    "spec_id": 0,
+    "equality_ids": [],
+    "deletes": [],
+    "deleted_rows": 0,
+}
+"""The values of a Parquet file without deletes."""
+
+
+def file_rows(count: int, **columns: Any) -> pa.Table:
+    """A file table of `count` files from lists or arrays; columns beyond `FILE_COLUMNS` follow those as they are.
+
+    A column that is missing has the usual value, or NULL.
+    """
+    usual = {"ordinal": range(count), **{name: [_USUAL.get(name)] * count for name in FILE_COLUMNS.names[1:]}}
+    typed = {field.name: _typed({**usual, **columns}[field.name], field.type) for field in FILE_COLUMNS}
+    return pa.table({**typed, **{name: values for name, values in columns.items() if name not in typed}})
+
+
+def partition_struct(columns: Mapping[int, pa.Array], count: int) -> pa.Array:
+    """The column `partition` of a file table, from the values of partition fields by id."""
+    if not columns:
+        return pa.nulls(count, pa.struct([]))
+    return pa.StructArray.from_arrays(list(columns.values()), names=[str(number) for number in columns])
+
+
+def _typed(values: Any, of: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return values.cast(of) if isinstance(values, pa.Array) else pa.array(values, of)
+
+
+def file_values(files: pa.Table, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """The values of some columns of a file table, for each file."""
+    return zip(*(files[name].to_pylist() for name in columns), strict=True)
 
 
 def data_files(files: pa.Table) -> pa.Table:
@@ -305,8 +319,12 @@ class TableHandle(ABC):
         """
         target = self.schema_at(snapshot).arrow if schema is None else schema
         names = target.names if columns is None else list(columns)
-        self._check_columns(target, names)
-        chosen = self.plan(snapshot, filter, schema=schema) if files is None else pruned(files, filter, target)
+        if unknown := [name for name in names if target.get_field_index(name) < 0]:
+            raise InvalidArgument(
+                f"table {str(self.name)!r} has no column {unknown[0]!r}; it has {', '.join(target.names)}",
+                key="column.unknown",
+                column=unknown[0],
+            )
         scan = Scan(
             self._files,
             target,
@@ -318,6 +336,11 @@ class TableHandle(ABC):
             first_batch_rows=first_batch_rows,
             share=share,
         )
+        return self._read(scan, snapshot, files)
+
+    def _read(self, scan: Scan, snapshot: Snapshot, files: pa.Table | None) -> pa.RecordBatchReader:
+        planned = None if files is not None else self.plan(snapshot, scan.filter, schema=scan.schema)
+        chosen = pruned(files, scan.filter, scan.schema) if planned is None else planned
         return read_rows(scan, self._data_files(snapshot, chosen))
 
     def matching_parts(
@@ -331,7 +354,7 @@ class TableHandle(ABC):
         """How much of some `files` the filter leaves when they are read, by their ordinals; see `matching_part`."""
         scan = Scan(self._files, schema, (), self._id_assigner(snapshot), filter=filter)
         found = {}
-        for ordinal, path, etag in zip(*(files[name].to_pylist() for name in ("ordinal", "path", "etag")), strict=True):
+        for ordinal, path, etag in file_values(files, "ordinal", "path", "etag"):
             if etag is not None:
                 self._files.check_unchanged(path, etag)
             if (part := matching_part(scan, path)) is not None:
@@ -405,20 +428,11 @@ class TableHandle(ABC):
     def partition_specs_at(self, snapshot: Snapshot) -> tuple[PartitionSpec, ...]:
         """The specs of the files of a snapshot, by the ids in their column `spec_id`."""
         own = self.partition_spec_at(snapshot)
-        return tuple(own if each.id == own.id else each for each in self.partition_specs)
+        return tuple(own if spec.id == own.id else spec for spec in self.partition_specs)
 
     def has_mapped_columns(self, snapshot: Snapshot) -> bool:  # noqa: ARG002
         """Whether columns have other names in the files of a snapshot than in the table."""
         return False
-
-    def _check_columns(self, schema: pa.Schema, columns: Sequence[str]) -> None:
-        for column in columns:
-            if schema.get_field_index(column) < 0:
-                raise InvalidArgument(
-                    f"table {str(self.name)!r} has no column {column!r}; it has {', '.join(schema.names)}",
-                    key="column.unknown",
-                    column=column,
-                )
 
     @abstractmethod
     def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:

@@ -103,7 +103,7 @@ def merged_stats(stats: pa.StructArray) -> pa.StructArray:
     counted = {name: total(name) for name in _COUNTS}
     # A bound is known if every unit has it, or has no values that bounds cover.
     bounds = {name: stats.field(name) for name in ("min", "max")}
-    known = all(pc.all(pc.or_(empty, each.is_valid()), min_count=0).as_py() for each in bounds.values())
+    known = all(pc.all(pc.or_(empty, bound.is_valid()), min_count=0).as_py() for bound in bounds.values())
     low, high = (pc.min(bounds["min"]), pc.max(bounds["max"])) if known else (pa.scalar(None, bounds["min"].type),) * 2
     exact = pa.scalar(bool(known and pc.all(pc.or_(empty, stats.field("exact")), min_count=0).as_py()))
     scalars = [*counted.values(), low, high, exact]
@@ -177,7 +177,7 @@ _Mask: TypeAlias = pa.Array | pa.BooleanScalar
 """Which units may match; a scalar if the answer is the same for all."""
 
 _MAX_CONDITIONS: Final = 500
-_MAX_VALUES: Final = 50  # of an IN that are tested one by one; beyond, only their range is
+_MAX_VALUES: Final = 64  # of an IN that are tested one by one; beyond, only their range is
 
 
 def pruned(units: pa.Table, filter: Filter | None, schema: pa.Schema) -> pa.Table:  # noqa: A002
@@ -203,28 +203,68 @@ def pruned(units: pa.Table, filter: Filter | None, schema: pa.Schema) -> pa.Tabl
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """The statistics of a column in all units, and the type of its bounds."""
+class ColumnUnits:
+    """The statistics of a column in all units, with their counts and bounds: which units may have rows of some kind?"""
 
     stats: pa.StructArray
-    type: pa.DataType
 
     def __getitem__(self, name: str) -> pa.Array:
         return pc.struct_field(self.stats, name)  # NULL where the statistics are
 
     @property
+    def type(self) -> pa.DataType:
+        """The type of the bounds."""
+        return self.stats.type.field("min").type
+
+    @property
     def has_values(self) -> _Mask:
+        """Units that may have values other than NULL."""
         return _true_if_unknown(pc.less(self["null_count"], self["value_count"]))
 
     @property
     def has_nulls(self) -> _Mask:
+        """Units that may have NULL."""
         return _true_if_unknown(pc.greater(self["null_count"], 0))
 
     @property
     def has_nan(self) -> _Mask:
-        return (
-            _true_if_unknown(pc.greater(self["nan_count"], 0)) if pa.types.is_floating(self.type) else pa.scalar(False)
-        )
+        """Units that may have NaN, which is greater than every number and which bounds do not cover."""
+        is_float = pa.types.is_floating(self.type)
+        return _true_if_unknown(pc.greater(self["nan_count"], 0)) if is_float else pa.scalar(False)
+
+    def compared(self, op: str, value: pa.Scalar) -> _Mask:
+        """Units that may have a value for which the comparison is true; `op` is that of SQL."""
+        match op:
+            case Compare.EQ:
+                maybe = self._between(value, value)
+            case Compare.LT:
+                maybe = _true_if_unknown(pc.less(self["min"], value))
+            case Compare.LE:
+                maybe = _true_if_unknown(pc.less_equal(self["min"], value))
+            case Compare.GT:
+                maybe = pc.or_(_true_if_unknown(pc.greater(self["max"], value)), self.has_nan)
+            case Compare.GE:
+                maybe = pc.or_(_true_if_unknown(pc.greater_equal(self["max"], value)), self.has_nan)
+            case _:
+                differs = pc.or_kleene(pc.not_equal(self["min"], value), pc.not_equal(self["max"], value))
+                maybe = pc.or_(_true_if_unknown(differs), self.has_nan)
+        return pc.and_(maybe, self.has_values)
+
+    def spanned(self, values: Sequence[pa.Scalar]) -> _Mask:
+        """Units that may have a value between the least and the greatest of these, including them."""
+        ends = pc.min_max(pa.array(values, values[0].type))
+        return pc.and_(self._between(ends["min"], ends["max"]), self.has_values)
+
+    def among(self, values: Sequence[pa.Scalar]) -> _Mask:
+        """Units that may have one of these values; if they are many, or another one between them."""
+        if len(values) > _MAX_VALUES:
+            return self.spanned(values)
+        maybe = join_balanced(pc.or_)([self._between(value, value) for value in values])
+        return pc.and_(maybe, self.has_values)
+
+    def _between(self, low: pa.Scalar, high: pa.Scalar) -> pa.Array:
+        from_low, to_high = pc.greater_equal(self["max"], low), pc.less_equal(self["min"], high)
+        return pc.and_(_true_if_unknown(from_low), _true_if_unknown(to_high))
 
 
 def _true_if_unknown(condition: pa.Array) -> pa.Array:
@@ -245,9 +285,9 @@ class _Maybe:
             case Comparison():
                 return self.comparison(constant_right(node))
             case ColumnRef() | Function("struct_extract") if _is_boolean(node):
-                return self.compared(node, Compare.EQ, pa.scalar(True))
+                return self.column(node).compared(Compare.EQ, pa.scalar(True))
             case Operator("NOT", ((ColumnRef() | Function("struct_extract")) as child,)) if _is_boolean(child):
-                return self.compared(child, Compare.EQ, pa.scalar(False))
+                return self.column(child).compared(Compare.EQ, pa.scalar(False))
             case Operator("IS NULL", (child,)):
                 return self.column(child).has_nulls
             case Operator("IS NOT NULL", (child,)):
@@ -259,14 +299,13 @@ class _Maybe:
             case _:
                 raise Inexpressible
 
-    def column(self, node: Node) -> _Column:
+    def column(self, node: Node) -> ColumnUnits:
         number = self.columns.get(column_path(node), "")
         place = self.stats.type.get_field_index(number)
         of = type_of(node)
         if place < 0 or of is None or of.alias not in ("", "JSON") or of.collation:
             raise Inexpressible
-        stats = pc.struct_field(self.stats, [place])
-        return _Column(stats, stats.type.field("min").type)
+        return ColumnUnits(pc.struct_field(self.stats, [place]))
 
     def literal(self, node: Node, compared_with: Node) -> pa.Scalar:
         of = type_of(compared_with)
@@ -286,45 +325,16 @@ class _Maybe:
             case _, Constant(None):
                 return pa.scalar(False)  # NULL on every row
             case Compare.DISTINCT, Constant():
-                differs = self.compared(node.left, Compare.NE, self.literal(node.right, node.left))
-                return pc.or_(differs, column.has_nulls)
-            case Compare.NOT_DISTINCT, Constant():
-                return self.compared(node.left, Compare.EQ, self.literal(node.right, node.left))
+                return pc.or_(column.compared(Compare.NE, self.literal(node.right, node.left)), column.has_nulls)
             case op, Constant():
-                return self.compared(node.left, op, self.literal(node.right, node.left))
+                op = Compare.EQ if op is Compare.NOT_DISTINCT else op
+                return column.compared(op, self.literal(node.right, node.left))
             case _:
                 raise Inexpressible
 
-    def compared(self, node: Node, op: Compare, value: pa.Scalar) -> _Mask:
-        column = self.column(node)
-        low, high = column["min"], column["max"]
-        match op:
-            case Compare.EQ:
-                maybe = pc.and_(
-                    _true_if_unknown(pc.less_equal(low, value)), _true_if_unknown(pc.greater_equal(high, value))
-                )
-            case Compare.LT:
-                maybe = _true_if_unknown(pc.less(low, value))
-            case Compare.LE:
-                maybe = _true_if_unknown(pc.less_equal(low, value))
-            case Compare.GT:  # NaN is greater than every number
-                maybe = pc.or_(_true_if_unknown(pc.greater(high, value)), column.has_nan)
-            case Compare.GE:
-                maybe = pc.or_(_true_if_unknown(pc.greater_equal(high, value)), column.has_nan)
-            case _:
-                differs = pc.or_kleene(pc.not_equal(low, value), pc.not_equal(high, value))
-                maybe = pc.or_(_true_if_unknown(differs), column.has_nan)
-        return pc.and_(maybe, column.has_values)
-
     def among(self, probe: Node, among: Sequence[Node]) -> _Mask:
         values = [self.literal(one, probe) for one in among if not (isinstance(one, Constant) and one.value is None)]
-        if not values:
-            return pa.scalar(False)
-        if len(values) <= _MAX_VALUES:
-            return join_balanced(pc.or_kleene)([self.compared(probe, Compare.EQ, value) for value in values])
-        ends = pc.min_max(pa.array(values, values[0].type))
-        least, most = ends["min"], ends["max"]
-        return pc.and_(self.compared(probe, Compare.GE, least), self.compared(probe, Compare.LE, most))
+        return self.column(probe).among(values) if values else pa.scalar(False)
 
     def prefixed(self, node: Function) -> _Mask:
         """Strings with a common prefix are adjacent in sort order."""

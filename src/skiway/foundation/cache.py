@@ -3,9 +3,9 @@
     blobs = Cache[str, bytes](256 << 20, weigh=len)
     content = blobs.get(uri, lambda: store.read(uri))
 
-Values stay valid for as long as their key, such as the contents of an immutable file. A
-caller that caches values which can become invalid must `discard` them itself. Entries that were not used for some minutes
-are removed, so a cache does not keep the metadata of every old snapshot until it is full.
+Values stay valid for as long as their key, such as the contents of an immutable file, or for a time. A caller that caches other
+values must `discard` them itself. Entries that were not used for some minutes are removed, so a cache does not keep the metadata of
+every old snapshot until it is full.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Cache(Generic[K, V]):
     `max_weight` limits the sum of `weigh(value)` over all entries; by default every value weighs 1, so that it limits
     their number. `max_entries` limits the number in addition. A value heavier than `max_entry_weight`, by default
     `max_weight`, is returned but not stored. `on_load` is called with the seconds that each load took. Entries that were
-    not used for `idle_s` are removed when another value is stored.
+    not used for `idle_s` are removed when another value is stored, and each is loaded again after `lasting_s`.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Cache(Generic[K, V]):
         max_entry_weight: int | None = None,
         on_load: Callable[[float], None] | None = None,
         idle_s: float = IDLE_S,
+        lasting_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._weigh = weigh
@@ -65,7 +66,8 @@ class Cache(Generic[K, V]):
         self._on_load = on_load
         self._lock = Lock()
         self._entries: LRUCache[K, V] = LRUCache(max_weight, getsizeof=weigh)
-        self._idle_s, self._clock = idle_s, clock
+        self._idle_s, self._lasting_s, self._clock = idle_s, lasting_s, clock
+        self._stored_at: dict[K, float] = {}
         self._used: set[K] = set()
         self._checked_at = clock()
         self._hits = self._misses = self._errors = 0
@@ -77,11 +79,12 @@ class Cache(Generic[K, V]):
         cache, and all of them return its value. An exception of `load` is raised and not cached.
         """
         with self._lock:
-            found: V = self._entries.get(key, _MISSING)
-            if found is not _MISSING:
+            self._remove_old(key)
+            entry: V = self._entries.get(key, _MISSING)
+            if entry is not _MISSING:
                 self._hits += 1
                 self._used.add(key)
-                return found
+                return entry
             self._misses += 1
         value = self._load(load)
         return self.put(key, value)
@@ -89,16 +92,22 @@ class Cache(Generic[K, V]):
     def put(self, key: K, value: V) -> V:
         """Store `value` unless `key` is cached already; return the cached value."""
         with self._lock:
-            found: V = self._entries.get(key, _MISSING)
-            if found is not _MISSING:
-                return found
+            entry: V = self._entries.get(key, _MISSING)
+            if entry is not _MISSING:
+                return entry
             if self._weigh(value) <= self._max_entry_weight:
                 self._remove_idle()
                 self._entries[key] = value
                 self._used.add(key)
+                if self._lasting_s is not None:
+                    self._stored_at[key] = self._clock()
                 if self._max_entries is not None and len(self._entries) > self._max_entries:
                     self._entries.popitem()
         return value
+
+    def _remove_old(self, key: K) -> None:
+        if self._lasting_s is not None and self._clock() - self._stored_at.get(key, 0.0) >= self._lasting_s:
+            self._entries.pop(key, None)
 
     def _remove_idle(self) -> None:
         now = self._clock()
@@ -106,6 +115,7 @@ class Cache(Generic[K, V]):
             for key in [key for key in self._entries if key not in self._used]:
                 del self._entries[key]
             self._used, self._checked_at = set(), now
+            self._stored_at = {key: at for key, at in self._stored_at.items() if key in self._entries}
         elif len(self._used) > 2 * len(self._entries) + 1000:  # keys that were evicted since
             self._used.intersection_update(self._entries)
 

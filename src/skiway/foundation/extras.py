@@ -40,41 +40,15 @@ EXTRAS: Final = {
 }
 """Every extra for users, and what it is for."""
 
-LIBRARIES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
     "lake": (
         "the lakehouse catalog service",
-        (
-            "cachetools",
-            "cryptography",
-            "deltalake",
-            "duckdb",
-            "fastavro",
-            "fsspec",
-            "grpc_health",
-            "grpc_reflection",
-            "httptools",
-            "httpx",
-            "jinja2",
-            "jwt",
-            "markupsafe",
-            "numpy",
-            "obstore",
-            "opentelemetry",
-            "prometheus_client",
-            "pydantic",
-            "pyiceberg",
-            "requests",
-            "rich",
-            "sqlalchemy",
-            "sqlglot",
-            "starlette",
-            "tenacity",
-            "typer",
-            "uvicorn",
-        ),
+        "cachetools cryptography deltalake duckdb fastavro fsspec grpc_health grpc_reflection httptools httpx jinja2 jwt markupsafe "
+        "numpy obstore opentelemetry prometheus_client pydantic pyiceberg requests rich sqlalchemy sqlglot starlette tenacity typer "
+        "uvicorn",
     ),
-    "mcp": ("the MCP server", ("mcp",)),
-    "spark": ("profiling tables", ("datasketches", "numpy", "pandas", "pyspark")),
+    "mcp": ("the MCP server", "mcp"),
+    "spark": ("profiling tables", "datasketches numpy pandas pyspark"),
 }
 """What an extra is needed for, and the libraries that are checked for it."""
 
@@ -105,7 +79,7 @@ def require(*libraries: str, extra: str, purpose: str) -> None:
 def check(extra: str) -> None:
     """Raise `MissingExtra` unless the extra is installed."""
     purpose, libraries = LIBRARIES[extra]
-    require(*libraries, extra=extra, purpose=purpose)
+    require(*libraries.split(), extra=extra, purpose=purpose)
 
 
 @contextmanager

@@ -76,10 +76,10 @@ def synced_together() -> Iterator[None]:
 
 def _sync(requests: Sequence[_Request]) -> None:
     running: dict[tuple[str, bool], Future[None]] = {}
-    for each in requests:
-        for path in each.paths:
-            if (path, each.missing_ok) not in running:
-                running[path, each.missing_ok] = _threads().submit(_fsync, path, missing_ok=each.missing_ok)
+    for request in requests:
+        for path in request.paths:
+            if (path, request.missing_ok) not in running:
+                running[path, request.missing_ok] = _threads().submit(_fsync, path, missing_ok=request.missing_ok)
     for each in requests:
         with each.within():
             for path in each.paths:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import InvalidArgument
@@ -53,72 +54,16 @@ class Field:
     """Whether the order of its items means nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What names of messages, methods and fields say about a kind of resource: `ListWebhooks` takes a `ListWebhooksRequest`."""
+@dataclass(frozen=True, eq=False)
+class Resource:
+    """A kind of resource. `columns` are those of lists, by the names of the client's record."""
 
     name: str
-
-    @property
-    def plural(self) -> str:
-        """The name of several."""
-        return f"{self.name.removesuffix('y')}ies" if self.name.endswith("y") else f"{self.name}s"
-
-    @property
-    def title(self) -> str:
-        """The name in names of messages and methods: `Webhook` in `GetWebhookRequest`."""
-        return self.name.title()
-
-    @property
-    def number(self) -> Any:
-        """The kind in ids."""
-        from skiway.model import v1
-
-        return v1.ResourceKind.Value(f"RK_{self.name.upper()}")
-
-    @property
-    def service(self) -> Any:
-        """The service with the methods for this kind."""
-        services = self.spec.DESCRIPTOR.file.services_by_name.values()
-        return next(service for service in services if f"Create{self.title}" in service.methods_by_name)
-
-    @property
-    def spec(self) -> type[Message]:
-        """The message with the fields that can be set."""
-        from skiway.model import v1
-
-        spec: type[Message] = getattr(
-            v1, self.message("Create{}Request").DESCRIPTOR.fields_by_name["spec"].message_type.name
-        )
-        return spec
-
-    def path(self, name: str) -> str:
-        """The path of a field of the spec in update masks: a choice between several fields has one path."""
-        oneof = self.spec.DESCRIPTOR.fields_by_name[name].containing_oneof
-        return name if oneof is None or len(oneof.fields) == 1 else str(oneof.name)
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """The paths that update masks can have."""
-        return frozenset(self.path(field.name) for field in self.spec.DESCRIPTOR.fields)
-
-    def message(self, name: str) -> type[Any]:
-        """The message of a name in which `{}` stands for the kind: `Get{}Request`, or `List{}sRequest` for several."""
-        from skiway.model import v1
-
-        message: type[Any] = getattr(v1, name.replace("{}s", self.plural.title()).replace("{}", self.title))
-        return message
-
-
-@dataclass(frozen=True, slots=True)
-class Resource(Kind):
-    """A kind of resource that people name. `columns` are those of lists, by the names of the client's record."""
-
     about: str
     permission: str
-    fields: tuple[Field, ...]
-    columns: tuple[str, ...]
-    delete: str
+    fields: tuple[Field, ...] = ()
+    columns: tuple[str, ...] = ()
+    delete: str = ""
     """What else a deletion changes, in a sentence for people."""
     create: str = ""
     """What people should know before they create one."""
@@ -126,50 +71,141 @@ class Resource(Kind):
     """The permission to read them, if it is another one."""
     fixed: tuple[str, ...] = ()
     """The fields of the spec that only a creation sets."""
+    parts: tuple[str, ...] = ()
+    """The fields of the spec of which an update can change a part."""
     example: str = ""
-    """A full name, if names have several parts or belong to a hierarchy."""
+    """A full name, if names belong to a hierarchy."""
     is_container: bool = False
     """Whether it contains other resources, which a deletion deletes only on request."""
 
-    @property
+    @cached_property
+    def plural(self) -> str:
+        """The name of several."""
+        return f"{self.name.removesuffix('y')}ies" if self.name.endswith("y") else f"{self.name}s"
+
+    @cached_property
+    def title(self) -> str:
+        """The name in names of messages and methods: `Webhook` in `GetWebhookRequest`."""
+        return self.name.title()
+
+    @cached_property
+    def number(self) -> Any:
+        """The kind in ids."""
+        from skiway.model import v1
+
+        return v1.ResourceKind.Value(f"RK_{self.name.upper()}")
+
+    @cached_property
     def secrets(self) -> tuple[str, ...]:
         """The names of the fields that are secrets."""
         return tuple(field.name for field in self.fields if field.is_secret)
 
-    @property
+    @cached_property
     def required(self) -> frozenset[str]:
         """The names of the fields that every resource has."""
         return frozenset(("display_name", *(field.name for field in self.fields if field.required)))
 
+    @cached_property
+    def service(self) -> Any:
+        """The service with the methods for this kind."""
+        services = self.spec.DESCRIPTOR.file.services_by_name.values()
+        return next(service for service in services if f"Create{self.title}" in service.methods_by_name)
+
+    @cached_property
+    def spec(self) -> type[Message]:
+        """The message with the fields that can be set."""
+        from skiway.model import v1
+
+        found: type[Message] = getattr(
+            v1, self.message("Create{}Request").DESCRIPTOR.fields_by_name["spec"].message_type.name
+        )
+        return found
+
+    def path(self, name: str) -> str:
+        """The path of a field of the spec in update masks: a choice between several fields has one path."""
+        oneof = self.spec.DESCRIPTOR.fields_by_name[name].containing_oneof
+        return name if oneof is None or len(oneof.fields) == 1 else str(oneof.name)
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """The paths that update masks can have."""
+        fields = self.spec.DESCRIPTOR.fields_by_name
+        parts: Any = {part: fields[part].message_type for part in self.parts}
+        inner = (f"{part}.{field.name}" for part, message in parts.items() for field in message.fields)
+        return frozenset((*map(self.path, fields), *inner))
+
+    @cache  # noqa: B019 - kinds live as long as the process
+    def message(self, name: str) -> type[Any]:
+        """The message of a name in which `{}` stands for the kind: `Get{}Request`, or `List{}sRequest` for several."""
+        from skiway.model import v1
+
+        several = self.plural.title()
+        found: type[Any] = getattr(v1, name.replace("{}s", several).replace("{}", self.title))
+        return found
+
 
 DESCRIPTION: Final = Field("description", "Description for users.")
-
 PROPERTIES: Final = Field("properties", "Property.", type=dict, many=True, option="--property", metavar="KEY=VALUE")
 
+ACCOUNT: Final = Resource(
+    "account", "Manage accounts, which own catalogs.", "account.write", read_permission="account.read"
+)
 CATALOG: Final = Resource(
     "catalog",
     "Manage catalogs, the top level of names. DuckDB attaches a catalog by its name.",
-    permission="catalog.write",
-    read_permission="catalog.read",
-    fields=(DESCRIPTION, PROPERTIES),
+    "catalog.write",
     columns=("name", "description", "created_at"),
-    delete="",
     create="It is empty.",
+    read_permission="catalog.read",
     example="lake",
     is_container=True,
 )
-
 NAMESPACE: Final = Resource(
     "namespace",
     "Manage namespaces, the hierarchy of names below a catalog. DuckDB calls them schemas.",
-    permission="namespace.write",
-    read_permission="namespace.read",
-    fields=(DESCRIPTION, PROPERTIES),
+    "namespace.write",
+    fields=(Field("catalog_id", "The catalog that contains it.", required=True),),
     columns=("name", "description", "created_at"),
-    delete="",
     create="Missing parents are created, too.",
+    read_permission="namespace.read",
     example="lake.sales or lake.sales.eu",
     is_container=True,
+)
+IN_NAMESPACE: Final = (
+    Field("catalog_id", "The catalog that contains it.", required=True),
+    Field("namespace_id", "The namespace that contains it.", required=True),
+)
+TABLE: Final = Resource(
+    "table",
+    "Show, describe, create, delete and maintain tables.",
+    "table.write",
+    fields=(
+        *IN_NAMESPACE,
+        Field("schema_json", "The schema in Iceberg's JSON form.", required=True),
+        Field("upstream.uri", "Where a mirrored table is.", required=True),
+    ),
+    read_permission="table.read",
+    parts=("upstream",),
+)
+SNAPSHOT: Final = Resource(
+    "snapshot", "Show, roll back and delete snapshots of tables.", "table.write", read_permission="table.read"
+)
+VIEW: Final = Resource(
+    "view",
+    "Show, create and delete views.",
+    "view.write",
+    fields=(*IN_NAMESPACE, Field("sql_definitions", "The SQL, by dialect.", many=True, required=True)),
+    read_permission="view.read",
+)
+CONNECTOR: Final = Resource(
+    "connector",
+    "Mirror tables from other catalogs and folders.",
+    "connector.manage",
+    fields=(
+        Field("kind", "What the source is.", required=True),
+        Field("uri", "Where the source is.", required=True),
+    ),
+    parts=("source", "destination", "policy", "auth"),
 )
 
 WEBHOOK: Final = Resource(
@@ -260,6 +296,11 @@ PIPELINE: Final = Resource(
     columns=("name", "owner", "files", "updated_at"),
     delete="Its tables stay, and are no longer refreshed.",
 )
+
+PLAIN: Final[tuple[Resource, ...]] = ()
+"""The kinds that need no code of their own, as all doors derive what they offer. CONTRIBUTING.md shows how to add one."""
+
+RESOURCES: Final = (POLICY, RULE, WEBHOOK, PIPELINE, *PLAIN)
 
 
 _MAIN: Final = re.compile(r"main_*", re.IGNORECASE)

@@ -33,7 +33,7 @@ _BEHAVIORS: Final = ("stream_stream", "stream_unary", "unary_stream", "unary_una
 
 
 def lane_share(threads: int) -> int:
-    """How many of so many threads one lane may use: three quarters, so that some are left for others."""
+    """How many of these threads one lane may use: three quarters, so that some are left for others."""
     return max(1, -(-threads * 3 // 4))
 
 
@@ -167,7 +167,7 @@ class FairThreads:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(act())
-                except BaseException as error:  # noqa: BLE001  (as a pool does: whoever waits for the result gets it)
+                except BaseException as error:  # noqa: BLE001  (as a pool does: the caller that waits for the result gets it)
                     future.set_exception(error)
         finally:
             with self._lock:

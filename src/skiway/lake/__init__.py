@@ -7,8 +7,5 @@ from skiway.foundation import extras
 
 extras.check("lake")
 
-from skiway.lake.catalog import LakeCatalogs
 from skiway.lake.reading.opened_tables import Handles, Sources
-from skiway.lake.service import airport_service, signing_key
-
-__all__ = ["Handles", "LakeCatalogs", "Sources", "airport_service", "signing_key"]
+from skiway.lake.service import airport_service

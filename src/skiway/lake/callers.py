@@ -108,7 +108,9 @@ class Callers:
         with self._lock:
             calls = list(self._running.values())
         account_id = self.authenticated.account_id
-        return [each for each in calls if each.call.principal and each.call.principal.account_id == account_id]
+        return [
+            running for running in calls if running.call.principal and running.call.principal.account_id == account_id
+        ]
 
     @contextmanager
     def observe(self, served: ServedCall) -> Iterator[None]:
@@ -144,6 +146,11 @@ class Callers:
     def authenticated(self) -> Principal:
         """The caller of the current call."""
         return _principal(_call.get())
+
+    def identity(self) -> tuple[str, str]:
+        """The account and the subject of the caller."""
+        caller = self.authenticated
+        return caller.account_id, caller.subject
 
     @property
     def principal(self) -> Principal:
@@ -315,5 +322,5 @@ class Lookups:
         kept = self._kept
         if kept.stored != stored:  # results of older states are never looked up again
             kept = self._kept = _Kept(stored, Cache(_MAX_OBJECTS))
-        found: T = kept.results.get((key, rights), read)
-        return found
+        result: T = kept.results.get((key, rights), read)
+        return result

@@ -1,14 +1,21 @@
-"""The catalogs of the metastore as DuckDB attaches them."""
+"""The catalogs of the metastore as DuckDB attaches them, and their namespaces as schemas."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from skiway.airport import (
     Catalog,
     CatalogVersion,
     Commands,
+    CreateTable,
     DynamicCatalog,
+    DynamicSchema,
+    LazyListing,
+    ScanOptions,
     Schema,
     SharedListing,
     Table,
@@ -17,19 +24,319 @@ from skiway.airport import (
     current_request,
 )
 from skiway.airport.request import call_of
-from skiway.errors import Conflict, InvalidArgument, NotFound, SchemaNotEmpty
+from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SchemaNotEmpty, Unsupported
+from skiway.formats.iceberg.changes.commits import Replacement, replacing
+from skiway.formats.iceberg.types import iceberg_schema, schema_json
 from skiway.foundation.cache import Cache
-from skiway.foundation.resources import namespace_path
+from skiway.foundation.resources import namespace_path, schema_name
 from skiway.lake.context import Context
-from skiway.lake.schema import SYSTEM_SCHEMA, LakeSchema
+from skiway.lake.reading.columns import ROWID, Columns, columns_in, columns_of
+from skiway.lake.reading.state import PendingCreate, TableInCall
+from skiway.lake.reading.table import scan_mode
 from skiway.lake.system.functions import QueryFunction, QueryTable
-from skiway.lake.system.schema import SystemSchema
+from skiway.lake.system.schema import SYSTEM_SCHEMA, SystemSchema
 from skiway.lake.transactions import LakeTransactions
-from skiway.lake.writing.commits import check_auto_commit, check_managed
-from skiway.metastore import Realm, catalogs, managed, namespaces
+from skiway.lake.views import ViewTable, view_table
+from skiway.lake.writing.inserting import Changes, PendingTable, Target, check_auto_commit, check_managed
+from skiway.lake.writing.writable import WritableTable
+from skiway.metastore import Realm, catalogs, managed, namespaces, tables, views
 from skiway.metastore.records.damage import damaged_error
-from skiway.metastore.resources.hierarchy import relation_count
+from skiway.metastore.records.names import exact_name
+from skiway.metastore.resources.hierarchy import full_path, relation_count
 from skiway.model import v1
+from skiway.sql import Find
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
+
+class LakeSchema(Schema, DynamicSchema, LazyListing):
+    """The tables of one namespace. A lazy schema lists them when a client first uses it."""
+
+    def __init__(
+        self, context: Context, catalog: v1.Catalog, namespace: v1.Namespace, find: Find, *, lazy: bool = False
+    ) -> None:
+        self.name = schema_name(full_path(namespace))
+        self.comment = f"damaged: {namespace.damage}" if namespace.damage else namespace.description
+        self._context = context
+        self._catalog = catalog
+        self._namespace = namespace
+        self._find = find
+        self._is_lazy = lazy
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether the listing of the catalog leaves out the tables."""
+        return self._is_lazy
+
+    def tables(self) -> Sequence[Table]:
+        """All tables and views. What cannot be read is marked with the reason."""
+        return [*self._tables(), *self._views()]
+
+    def _tables(self) -> Iterator[Table]:
+        if self._context.callers.may("table.read"):
+            for record in tables.scan(self._context.callers.realm(), self._namespace.resource_id.id):
+                if record.damage:
+                    yield UnreadableTable(record, damaged_error("table", record.display_name, record.damage))
+                elif (error := self._schema_error(record)) is not None:
+                    yield UnreadableTable(record, error)
+                else:
+                    yield self._table(record, listing=True)
+
+    def _views(self) -> Iterator[Table]:
+        if self._context.callers.may("view.read"):
+            for record in views.scan(self._context.callers.realm(), self._namespace.resource_id.id):
+                yield self._view_table(record, listing=True)
+
+    def _view_table(self, record: v1.View, *, bind: bool = True, listing: bool = False) -> ViewTable:
+        place = (self._catalog.display_name, self.name)
+        return view_table(self._context, record, place, self._find, bind=bind, listing=listing)
+
+    def _view(self, name: str) -> v1.View | None:
+        """The view with this name, if the caller may read views."""
+        if not self._context.callers.may("view.read"):
+            return None
+        realm = self._context.callers.realm()
+        return views.find_any_case(realm, self._catalog, self._namespace.resource_id.id, name)
+
+    def table(
+        self, name: str, *, bind: bool = True, admits: Callable[[v1.Table | v1.View], bool] = lambda _: True
+    ) -> WritableTable | ViewTable | None:
+        """The table or view with this name, or None. Queries, which bind views themselves, do not `bind` it.
+
+        One that `admits` does not admit is treated as missing.
+        """
+        record = self._readable(name)
+        if record is None:
+            view = self._view(name)
+            if view is not None:
+                return self._view_table(view, bind=bind) if admits(view) else None
+            self._context.callers.require("table.read")
+            return None
+        if not admits(record):
+            return None
+        if (error := self._schema_error(record)) is not None:
+            raise error
+        return self._table(record)
+
+    # -- CREATE, DROP, ALTER … RENAME ---------------------------------------------------------------------------------
+
+    def create_table(self, create: CreateTable) -> WritableTable | PendingTable:
+        """Create a managed table without rows. A table that is replaced keeps its id and its older snapshots."""
+        self._context.callers.require("table.write", self._namespace)
+        check_managed(self._catalog)
+        check_auto_commit()
+        exact_name(create.name, resource="table")
+        wanted = _iceberg_columns(create)
+        if not create.rows_follow:
+            self._context.failed_creations.check(self._namespace.resource_id.id, create.name)
+        found = self._record(create.name)
+        if found is not None and create.on_conflict == "ignore":
+            return self._table(found)
+        if create.rows_follow and (found is None or create.on_conflict == "replace"):
+            pending = PendingCreate(wanted.serialize().to_pybytes(), create.on_conflict == "replace", create.comment)
+            return self._pending_table(create.name, pending)
+        properties = {"comment": create.comment} if create.comment else {}
+        if found is not None and create.on_conflict == "replace":
+            changes = Changes(self._context, found)
+            changes.check_allowed()
+            schema = iceberg_schema(wanted, format_version=changes.load().metadata.format_version)
+            replaced = changes.commit(replacing(schema, properties=properties)).table
+            return self._table(replaced).created_as(create.schema)
+        made = self._made(create.name, wanted, properties)
+        self._changed()
+        table = self._table(made.table, listing=True, columns=columns_in(made.metadata.schema()))
+        return table.created_as(create.schema)
+
+    def pending_table(self, name: str, binding: str) -> PendingTable | None:
+        """The table that a binding defines and that is created with its first rows; None for an existing table."""
+        pending = PendingCreate.of(binding)
+        return None if pending is None else self._pending_table(name, pending)
+
+    def _pending_table(self, name: str, pending: PendingCreate) -> PendingTable:
+        managed.require_addressable(name)
+        return PendingTable(name, pending, lambda: self._target(name, pending))
+
+    def _target(self, name: str, pending: PendingCreate) -> Target:
+        """A new table, or the one with this name to be replaced. Nothing changes until the target commits."""
+        self._context.callers.require("table.write", self._namespace)
+        check_managed(self._catalog)
+        check_auto_commit()
+        _check_names(pending.schema)
+        found = self._record(name) if pending.replace else None
+        if found is None:
+            return self._new(name, pending)
+        changes = Changes(self._context, found)
+        changes.check_allowed()
+        base = changes.load()
+        schema = iceberg_schema(pending.schema, format_version=base.metadata.format_version)
+        made = Replacement.of(base.metadata, schema, properties=pending.properties)
+        return Target(
+            name,
+            base.files,
+            made.metadata,
+            commit=lambda files, _: changes.commit(made.commit(files)),
+            also_without_rows=True,
+        )
+
+    def _made(
+        self, name: str, schema: pa.Schema, properties: Mapping[str, str], *, stage: bool = False
+    ) -> managed.ManagedTable:
+        realm, warehouse, place = self._context.callers.realm(), self._context.handles.warehouse, self._namespace
+        return managed.create(
+            realm,
+            warehouse,
+            namespace_id=place.resource_id,
+            name=name,
+            schema=schema,
+            properties=properties,
+            stage=stage,
+        )
+
+    def _new(self, name: str, pending: PendingCreate) -> Target:
+        realm, warehouse = self._context.callers.realm(), self._context.handles.warehouse
+        staged = self._made(name, pending.schema, pending.properties, stage=True)
+
+        def create(files: Sequence[DataFile], _rows: int) -> None:
+            managed.create_filled(realm, warehouse, staged, files)
+            self._changed()
+
+        described = v1.Table()
+        described.CopyFrom(staged.table)
+        described.schema_json = schema_json(staged.metadata.schema())
+        return Target(
+            name,
+            staged.files,
+            staged.metadata,
+            commit=create,
+            also_without_rows=True,
+            restriction=self._context.callers.restriction(described),
+        )
+
+    def drop_table(self, name: str, *, if_exists: bool = False) -> None:
+        """Drop a table. Garbage collection deletes its files later, because queries may still read them."""
+        self._context.callers.require("table.write")
+        if self._context.failed_creations.dropped(self._namespace.resource_id.id, name):
+            return
+        record = self._required(name, if_exists=if_exists, damaged=True)
+        if record is not None:
+            warehouse = self._context.handles.warehouse
+            Changes(self._context, record).run(
+                lambda: managed.drop(self._context.callers.realm(), warehouse, record.resource_id)
+            )
+
+    def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
+        """Rename a table."""
+        record = self._required(name, if_exists=if_exists)
+        if record is not None:
+            Changes(self._context, record).run(
+                lambda: managed.rename(self._context.callers.realm(), record.resource_id, name=new_name)
+            )
+
+    def _required(self, name: str, *, if_exists: bool, damaged: bool = False) -> v1.Table | None:
+        record = self._record(name, damaged=damaged)
+        self._context.callers.require("table.write", record)
+        if record is None and self._view(name) is not None:
+            raise Unsupported(
+                f"{self.name}.{name} is a view: use skiway.create_view with replace => true, or skiway.drop_view",
+                key="table.is_view",
+            )
+        if record is None and not if_exists:
+            raise NotFound(f"schema {self.name!r} has no table {name!r}", key="table", table=name)
+        return record
+
+    def _changed(self) -> None:
+        self._context.versions.changed(self._context.callers.realm())
+
+    def _readable(self, name: str) -> v1.Table | None:
+        """The table with this name, if the caller may read tables."""
+
+        def read() -> v1.Table | None:
+            return self._record(name) if self._context.callers.may("table.read") else None
+
+        return self._context.lookups.get(("table", self._namespace.resource_id.id, name), read)
+
+    def _record(self, name: str, *, damaged: bool = False) -> v1.Table | None:
+        """The table with this name, or else the one whose name differs in case only, as in SELECT.
+
+        If `damaged`, also one with a damaged record.
+        """
+        realm = self._context.callers.realm()
+        table = tables.find_any_case(realm, self._catalog, self._namespace.resource_id.id, name)
+        if table is not None and table.damage and not damaged:
+            raise damaged_error("table", f"{self.name}.{name}", table.damage)
+        return table
+
+    def _table(self, record: v1.Table, *, listing: bool = False, columns: Columns | None = None) -> WritableTable:
+        problem = record.upstream.problem and tables.problem_of(self._context.callers.realm(), record)
+        known = TableInCall(
+            self._context,
+            record,
+            catalog=self._catalog.display_name,
+            schema_name=self.name,
+            comment=f"cannot be synchronised: {problem}" if problem else record.description,
+            is_listing=listing,
+            scan_mode=scan_mode(self._catalog),
+            bound_columns=columns,
+        )
+        return WritableTable(known)
+
+    def _schema_error(self, record: v1.Table) -> PreconditionFailed | None:
+        """The reason why the columns of a table are unknown; None if they are known."""
+        try:
+            columns_of(record.schema_json)
+        except ValueError as error:
+            problem = tables.problem_of(self._context.callers.realm(), record)
+            reason = problem or f"its schema is invalid: {_first_line(error)}; synchronise its connector"
+            message = f"table {record.display_name!r} cannot be read: {reason}"
+            return PreconditionFailed(message, key="table.unreadable", table=record.display_name)
+        return None
+
+
+class UnreadableTable(Table):
+    """The place of a table in a listing whose columns are unknown. Reading it fails."""
+
+    schema = pa.schema({"damage": pa.string()})
+
+    def __init__(self, record: v1.Table, error: PreconditionFailed) -> None:
+        self.name = record.display_name
+        self.comment = f"damaged: {record.damage}" if record.damage else error.message
+        self._error = error
+
+    def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002
+        """Raise the reason why the table cannot be read."""
+        raise self._error
+
+
+def _iceberg_columns(create: CreateTable) -> pa.Schema:
+    """The columns as Iceberg stores them. Raise `Unsupported` for constraints that it does not have."""
+    constraints = {"PRIMARY KEY": create.primary_key, "UNIQUE": create.unique, "CHECK": create.checks}
+    for constraint, given in constraints.items():
+        if given:
+            raise Unsupported(
+                f"table {create.name!r} cannot have {constraint}: managed tables are Iceberg tables, which do not support "
+                "it; leave it out",
+                key="table.feature",
+            )
+    _check_names(create.schema)
+    for field in create.schema:
+        if (field.metadata or {}).get(b"default"):
+            raise Unsupported(
+                f"column {field.name!r} cannot have a default: managed tables do not support it; leave it out",
+                key="table.feature",
+            )
+    not_null = frozenset(create.not_null)
+    return pa.schema([field.with_nullable(field.nullable and field.name not in not_null) for field in create.schema])
+
+
+def _check_names(schema: pa.Schema) -> None:
+    for name in schema.names:
+        if name.casefold() == ROWID:
+            raise InvalidArgument(f"a column cannot be named {name!r}: that is the row id", key="column.reserved")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, DynamicCatalog):
@@ -67,7 +374,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         return [*schemas, self._system]
 
     def _is_large(self, realm: Realm) -> bool:
-        """Whether the account has so many tables and views that listing all of them takes too long for ATTACH.
+        """Whether listing all tables and views of the account takes too long for ATTACH.
 
         If the store cannot tell that nothing has changed, the listing of each schema would take as long as the version of
         the account, so all schemas are listed at once.
@@ -167,10 +474,10 @@ class LakeCatalogs:
     def find(self, name: str) -> LakeCatalog | None:
         """The catalog with this name, or None. Raise an error if the transaction of the call has ended."""
         self.context.transactions.check()
-        found = self.context.lookups.get(("catalog", name), lambda: self._read(name))
-        if found is not None and call_of(current_request()).operation == "list_schemas":
+        catalog = self.context.lookups.get(("catalog", name), lambda: self._read(name))
+        if catalog is not None and call_of(current_request()).operation == "list_schemas":
             self.context.failed_creations.attached()
-        return found
+        return catalog
 
     def _read(self, name: str) -> LakeCatalog | None:
         callers = self.context.callers

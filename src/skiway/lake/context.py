@@ -31,20 +31,23 @@ from typing import Final
 import pyarrow as pa
 from cachetools import FIFOCache, LRUCache, TTLCache
 
-from skiway.airport import Request, Statement, current_request
+from skiway.airport import Request, Statement, TransactionStatus, current_request
 from skiway.airport.request import call_of
 from skiway.config import Settings
-from skiway.errors import PreconditionFailed, SkiwayError
+from skiway.errors import NotFound, PreconditionFailed, SkiwayError
+from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.foundation.cache import Cache
 from skiway.lake.callers import Callers, Lookups
-from skiway.lake.reading.columns import Columns
+from skiway.lake.reading.columns import Columns, StatisticsCache
 from skiway.lake.reading.opened_tables import Handles
 from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES, PlanLog
-from skiway.lake.reading.statistics import StatisticsCache
 from skiway.lake.transactions import LakeTransactions
 from skiway.metastore import Realm
 from skiway.metastore.resources.hierarchy import state_digest
+from skiway.metastore.transactions import api, staged_writes
+from skiway.metastore.transactions.staged_writes import NewWrite, TransactionState
 from skiway.metastore.usage import Usage, add_usage
+from skiway.model import v1
 from skiway.security import Principal, utc_now
 from skiway.security.signed_tokens import QueryTokens
 from skiway.spark_queries.engine import SparkEngine
@@ -250,7 +253,7 @@ class Versions:
         self._clock = clock
         self._lock = Lock()
         self._numbers: TTLCache[str, int] = TTLCache(10_000, cached_s, timer=clock)
-        self._digests: LRUCache[str, tuple[Hashable, bytes]] = LRUCache(10_000)
+        self._digests = Cache[tuple[str, Hashable], bytes](10_000)
 
     def of(self, realm: Realm, *, fresh: bool = False) -> int:
         """The number, which may be a moment old unless it must be `fresh`."""
@@ -275,40 +278,66 @@ class Versions:
     def _digest(self, realm: Realm) -> bytes:
         """The digest of the account, which takes 5 ms per thousand tables, unless the store can tell that nothing has changed."""
         state = realm.stored_state()  # before the digest is read
-        with self._lock:
-            known = self._digests.get(realm.account_id)
-        if known is not None and state is not None and known[0] == state:
-            return known[1]
-        digest = state_digest(realm)
-        with self._lock:
-            self._digests[realm.account_id] = state, digest
-        return digest
+        if state is None:
+            return state_digest(realm)
+        return self._digests.get((realm.account_id, state), lambda: state_digest(realm))
 
 
-class QueryShapes:
-    """The columns of queries that were planned lately: DuckDB plans a query, asks for its endpoints, and then reads it."""
+_STATUS = {
+    v1.TX_OPEN: TransactionStatus.ACTIVE,
+    v1.TX_COMMITTED: TransactionStatus.COMMITTED,
+    v1.TX_ABORTED: TransactionStatus.ABORTED,
+    v1.TX_EXPIRED: TransactionStatus.ABORTED,
+}
 
-    def __init__(self, size: int = 1000, known_s: float = 60.0) -> None:
-        self._lock = Lock()
-        self._known: TTLCache[tuple[str, ...], pa.Schema] = TTLCache(size, known_s)
 
-    def get(self, key: tuple[str, ...] | None, find: Callable[[], pa.Schema]) -> pa.Schema:
-        """The columns that are known under a key, or else those that `find` returns."""
-        with self._lock:
-            known = None if key is None else self._known.get(key)
-        if known is not None:
-            return known
-        found = find()
-        if key is not None:
-            with self._lock:
-                self._known[key] = found
-        return found
+class StagedStatements:
+    """What callers have written in transactions which they commit themselves."""
 
-    def forget(self, key: tuple[str, ...] | None) -> None:
-        """Forget columns that have changed."""
-        if key is not None:
-            with self._lock:
-                self._known.pop(key, None)
+    def __init__(self, callers: Callers, warehouse: Warehouse, versions: Versions, usage: UsageLog) -> None:
+        self._callers, self._warehouse, self._versions, self._usage = callers, warehouse, versions, usage
+
+    def add(self, transaction_id: str, write: NewWrite, *, until: datetime) -> None:
+        """Add a write to a transaction, which expires at a time unless it is committed or rolled back before.
+
+        The statement has checked whether the caller may make the change, under its policies, too.
+        """
+        realm = self._callers.realm().without_policies()
+        staged_writes.opened(realm, transaction_id, until=until)
+        staged_writes.stage(realm, transaction_id, write)
+
+    def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
+        """A table as a transaction sees it, which reads the snapshot `read`, or none."""
+        try:
+            found = staged_writes.find(self._callers.realm(), transaction_id).value
+        except NotFound:
+            found = v1.Transaction(transaction_id=transaction_id)
+        return TransactionState.of(found, table_id, read=read)
+
+    def status(self, transaction_id: str) -> TransactionStatus | None:
+        """The status of a transaction; None if it has written nothing."""
+        try:
+            transaction = staged_writes.find(self._callers.realm(), transaction_id)
+        except NotFound:
+            return None
+        return _STATUS[transaction.value.state]
+
+    def commit(self, transaction_id: str, *, until: datetime) -> None:
+        """Make all writes of a transaction visible at once. The end of one without writes is stored, too."""
+        realm = self._callers.realm()
+        found = staged_writes.opened(realm.without_policies(), transaction_id, until=until)
+        if found.value.state == v1.TX_COMMITTED:  # repeating a commit changes nothing
+            return
+        done = api.commit_transaction(realm, self._warehouse, transaction_id)
+        self._versions.changed(realm)
+        for table_id in dict.fromkeys(each.table_id.id for each in done.committed):
+            self._usage.written(realm, table_id, caller=self._callers.principal.subject, unit=transaction_id)
+
+    def abort(self, transaction_id: str, *, until: datetime) -> None:
+        """Discard all writes of a transaction. The end of one without writes is stored, too."""
+        realm = self._callers.realm()
+        staged_writes.opened(realm.without_policies(), transaction_id, until=until)
+        api.abort_transaction(realm, self._warehouse, transaction_id)
 
 
 @dataclass(frozen=True)
@@ -319,7 +348,8 @@ class Context:
     handles: Handles
     transactions: LakeTransactions
     queries: QueryEngine
-    query_shapes: QueryShapes = field(default_factory=QueryShapes)
+    query_shapes: Cache[tuple[str, ...], pa.Schema] = field(default_factory=lambda: Cache(1000, lasting_s=60.0))
+    """The columns of queries that were planned lately: DuckDB plans a query, asks for its endpoints, and then reads it."""
     versions: Versions = field(default_factory=Versions)
     plans: PlanLog = field(default_factory=PlanLog)
     failed_creations: FailedCreations = field(default_factory=FailedCreations)

@@ -8,7 +8,7 @@ about them. What a policy's own expression reports about a value is logged, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
@@ -18,13 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from skiway.airport import ScanOptions, Statement, Table, filters
-from skiway.airport.conversion import empty_rows, to_column
+from skiway.airport.conversion import to_column
 from skiway.airport.tables import find_rowid_column
 from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import Cancelled, Conflict, InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats.schemas import field_id
 from skiway.lake.context import Context
 from skiway.lake.reading.columns import ROWID, columns_of
+from skiway.lake.reading.scans import ScannedTable
 from skiway.metastore.records.policies import Restriction, Subject, column_matches
 from skiway.metastore.resources.policies import Relation
 from skiway.model import v1
@@ -55,25 +56,6 @@ def may_be_shown(error: SkiwayError) -> bool:
     if isinstance(error, PermissionDenied | Cancelled) or error.key == "table":
         return True
     return error.key != "sql.invalid" and error.key.startswith(_ABOUT_THE_CALL)
-
-
-class OriginalRows(Table):
-    """A table without its policies, which only the query that applies them may read."""
-
-    comment = ""
-
-    def __init__(self, name: str, schema: pa.Schema, scan: Callable[[ScanOptions], Iterator[pa.RecordBatch]]) -> None:
-        self.name = name
-        self._schema, self._scan = schema, scan
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns as the client knows them."""
-        return self._schema
-
-    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        """The rows as they are stored."""
-        return self._scan(options)
 
 
 def masked_columns(restriction: Restriction, columns: pa.Schema) -> Mapping[str, v1.Policy]:
@@ -123,7 +105,9 @@ def pruning_filter(options: ScanOptions, restriction: Restriction, masked: Mappi
     if restriction.filters or any(masked[name].mask.kind == v1.MK_EXPRESSION for name in needed & masked.keys()):
         return filters.Filter()
     return filters.Filter(
-        tuple(each for each in condition.predicates if filters.Filter((each,)).columns.isdisjoint(masked))
+        tuple(
+            predicate for predicate in condition.predicates if filters.Filter((predicate,)).columns.isdisjoint(masked)
+        )
     )
 
 
@@ -166,8 +150,7 @@ class RestrictedRows:
                 [to_column(column, field) for column, field in zip(batch.columns, shown, strict=True)], schema=shown
             )
             if condition is not None:  # these rows are visible, so the caller may learn everything about them
-                kept = pa.Table.from_batches([rows]).filter(condition).combine_chunks().to_batches()
-                rows = kept[0] if kept else rows.slice(0, 0)
+                rows = rows.filter(condition)
             if rowid is not None and rowid in wanted:
                 numbers = pa.array(np.arange(seen, seen + rows.num_rows), pa.int64())
                 rows = rows.append_column(rowid, numbers)
@@ -191,7 +174,7 @@ class RestrictedRows:
     def check_update(self, names: Collection[str]) -> None:
         """Raise unless the caller may change these columns: it sees their values, and no mask depends on them."""
         masks = {name: each.mask for name, each in self.masked.items()}
-        texts = sorted({each.expression for each in masks.values() if each.kind == v1.MK_EXPRESSION})
+        texts = sorted({mask.expression for mask in masks.values() if mask.kind == v1.MK_EXPRESSION})
         read = {name.casefold() for each in self._compiled(texts) for name in each.columns}
         ids = {self.restriction.columns[name] for name in self.restriction.columns if name.casefold() in read}
         for field in self.columns:
@@ -209,7 +192,7 @@ class RestrictedRows:
         for each in compiled:
             self._check_columns(each)
         shown = [self._column(self.base.schema.field(name), masked.get(name), masks.get(name)) for name in read]
-        where = " AND ".join(f"({each.sql})" for each in conditions) or "TRUE"
+        where = " AND ".join(f"({condition.sql})" for condition in conditions) or "TRUE"
         base = ".".join(map(identifier, self.name))
         return f"SELECT {', '.join(shown)} FROM (SELECT * FROM {base} WHERE {where}) AS visible"  # noqa: S608 - made by DuckDB
 
@@ -326,7 +309,9 @@ class PolicyChecks:
                 return None
         if not on.output_columns:
             return None
-        nulls = ", ".join(f"CAST(NULL AS {each.logical_type}) AS {identifier(each.name)}" for each in on.output_columns)
+        nulls = ", ".join(
+            f"CAST(NULL AS {column.logical_type}) AS {identifier(column.name)}" for column in on.output_columns
+        )
         return self._engine.columns(Query(f"SELECT {nulls}", lambda *_: None, catalog=_NAME[0]))
 
     def _bind(self, policy: v1.Policy, expression: Expression, schema: pa.Schema) -> None:
@@ -336,20 +321,4 @@ class PolicyChecks:
             masked = [field for field in schema if column_matches(policy.mask.columns, field.name)]
             shown = [f"CAST({expression.sql} AS {kind})" for kind in sorted(set(map(castable_type, masked)))]
         text = f"SELECT {', '.join(chain(shown, ['1']))} FROM {'.'.join(map(identifier, _NAME))}"  # noqa: S608 - quoted
-        self._engine.columns(Query(text, lambda *_: _NoRows(schema), catalog=_NAME[0]))
-
-
-class _NoRows(Table):
-    name, comment = "rows", ""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns to check expressions with."""
-        return self._schema
-
-    def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002
-        """No rows."""
-        return empty_rows(self._schema)
+        self._engine.columns(Query(text, lambda *_: ScannedTable("rows", schema, lambda _: ()), catalog=_NAME[0]))

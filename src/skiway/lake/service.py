@@ -23,17 +23,14 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.flightsql import BoundSql, FlightSql, SqlEngine, SqlResult
 from skiway.lake.callers import Callers
 from skiway.lake.catalog import LakeCatalogs
-from skiway.lake.context import MAX_LISTED_AT_ONCE, Context, SparkSql, UsageLog, Versions
+from skiway.lake.context import MAX_LISTED_AT_ONCE, Context, SparkSql, StagedStatements, UsageLog, Versions
 from skiway.lake.reading.opened_tables import Handles
 from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES
-from skiway.lake.schema import SYSTEM_SCHEMA
+from skiway.lake.system.schema import SYSTEM_SCHEMA
 from skiway.lake.transactions import LakeTransactions, TransactionLeases
 from skiway.lake.views import ViewTable
-from skiway.lake.writing.commits import StagedStatements
-from skiway.metastore import Realm, platform
 from skiway.request_path import Access, Observers
 from skiway.sandbox.queries import Queries
-from skiway.security import SecretsStore
 from skiway.sql import Query, QueryEngine
 
 _NO_CATALOG: Final = "memory"
@@ -48,8 +45,7 @@ class LakeSql(SqlEngine):
 
     def caller(self) -> str:
         """The account and the subject of the caller."""
-        caller = self._context.callers.authenticated
-        return json.dumps([caller.account_id, caller.subject])
+        return json.dumps(self._context.callers.identity())
 
     def columns(self, sql: str, catalog: str) -> pa.Schema:
         """The columns of a query, without running it."""
@@ -124,7 +120,7 @@ def airport_service(
     """The catalogs of the metastore as a service that can be added to a gRPC server.
 
     `handles` opens tables and may be shared. `key` signs tickets and transaction ids; all servers of a store need the
-    same key (see `signing_key`). Large scans are split into up to `max_parts` parts of about `part_bytes`.
+    same key. Large scans are split into up to `max_parts` parts of about `part_bytes`.
     If an account has more than `max_listed_at_once` tables and views, its schemas are lazy.
     `queries` runs the SQL of `skiway.query`, `spark` runs it on Spark, and `settings` are shown in `skiway.settings`.
     """
@@ -134,7 +130,7 @@ def airport_service(
         handles,
         LakeTransactions(
             key,
-            caller=lambda: (callers.authenticated.account_id, callers.authenticated.subject),
+            caller=callers.identity,
             ttl=transaction_ttl,
             staged=StagedStatements(callers, handles.warehouse, versions, usage),
             leases=TransactionLeases(callers.own_realm),
@@ -175,8 +171,3 @@ class _LakeService(AirportService):
         """End the threads, once no calls run."""
         super().close()
         self._on_close()
-
-
-def signing_key(realm: Realm, secrets: SecretsStore) -> bytes:
-    """The key that signs tickets and transaction ids, shared by all servers of the realm's stores and these secrets."""
-    return platform.signing_key(realm.stores, secrets)

@@ -9,7 +9,7 @@ A transaction with more than one statement has a lease, which is shown in `skiwa
 transaction for each statement, and nothing is stored for one with a single statement. From the second one on, a lease lists what the
 transaction reads.
 
-A client may also say that it ends its transactions itself. Then INSERT, UPDATE and DELETE only stage rows (`writing.commits`), and the
+A client may also say that it ends its transactions itself. Then INSERT, UPDATE and DELETE only stage rows, and the
 action `commit_transaction` makes all of them visible at once. Only the transaction itself sees them before.
 
 A call with the id of a transaction that is unknown, has expired or was ended fails (`check`).
@@ -20,12 +20,12 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from cachetools import LRUCache
 
@@ -34,14 +34,10 @@ from skiway.airport.request import call_of
 from skiway.airport.wire import protocol
 from skiway.errors import NotFound, PreconditionFailed
 from skiway.metastore import Realm
-from skiway.metastore.managed import ManagedTable
 from skiway.metastore.queries import TransactionUse, check_transaction, end, use_in_transaction
-from skiway.metastore.transactions.staged_writes import StagedChange, TransactionState
+from skiway.metastore.transactions.staged_writes import NewWrite, TransactionState
 from skiway.model import v1
 from skiway.security import utc_now
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
 
 _PLANNING: Final = ("column_statistics", "flight_info")
 """Calls that a client makes for all tables of a statement, before it executes the statement."""
@@ -144,8 +140,7 @@ class TransactionLeases:
 
     def _store(self, transaction_id: str, use: _Use, *, began: datetime, until: datetime) -> None:
         use_in_transaction(
-            self._realm(),
-            TransactionUse(transaction_id, began, until, tuple(use.snapshots), use.statements),
+            self._realm(), TransactionUse(transaction_id, began, until, tuple(use.snapshots), use.statements)
         )
         use.is_stored = True
 
@@ -159,18 +154,8 @@ _ABOUT_TRANSACTIONS: Final = ("get_transaction_status", "commit_transaction", "r
 class Staged(Protocol):
     """The rows that wait for the end of a transaction."""
 
-    def add(
-        self,
-        transaction_id: str,
-        base: ManagedTable,
-        files: Sequence[DataFile],
-        *,
-        rows: int,
-        until: datetime,
-        change: StagedChange | None,
-        expected_snapshot_id: int | None,
-    ) -> None:
-        """Add rows to a transaction, which expires at a time."""
+    def add(self, transaction_id: str, write: NewWrite, *, until: datetime) -> None:
+        """Add a write to a transaction, which expires at a time."""
 
     def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
         """A table as a transaction sees it, which reads the snapshot `read`, or none."""
@@ -286,32 +271,15 @@ class LakeTransactions(TransactionManager):
             return None
         return self._staged.status(transaction_id)
 
-    def stage(
-        self,
-        transaction_id: str,
-        base: ManagedTable,
-        files: Sequence[DataFile],
-        *,
-        rows: int,
-        change: StagedChange | None = None,
-        expected_snapshot_id: int | None = None,
-    ) -> None:
-        """Add data files to a transaction that the client ends itself, and the change of an UPDATE or DELETE."""
+    def stage(self, transaction_id: str, write: NewWrite) -> None:
+        """Add a write to a transaction that the client ends itself."""
         began = self._began(transaction_id) if transaction_id else None
         if began is None or self._staged is None:
             raise PreconditionFailed(
                 "the statement is part of an explicit transaction, but names none: begin one with create_transaction",
                 key="transaction.missing",
             )
-        self._staged.add(
-            transaction_id,
-            base,
-            files,
-            rows=rows,
-            until=began + self._ttl,
-            change=change,
-            expected_snapshot_id=expected_snapshot_id,
-        )
+        self._staged.add(transaction_id, write, until=began + self._ttl)
 
     def state(self, transaction_id: str, table_id: str, *, read: int | None) -> TransactionState:
         """A table as the transaction of the current call sees it, which reads the snapshot `read`, or none."""
@@ -361,7 +329,7 @@ class LakeTransactions(TransactionManager):
             )
         if self._leases is not None:
             until = began + self._ttl
-            with suppress(PreconditionFailed):  # it was ended meanwhile, which does not undo the write
+            with suppress(PreconditionFailed):  # it has ended since, which does not undo the write
                 self._leases.enter(transaction_id, current_request(), began=began, until=until)
                 if snapshot_id is not None:
                     self._leases.reads(transaction_id, table_id, snapshot_id, began=began, until=until)

@@ -81,7 +81,7 @@ def declared_columns(view: v1.View, sql: str) -> DeclaredColumns | None:
     columns = view.output_columns
     if not columns or not is_translated(view.sql_definitions):
         return None
-    names, types = [each.name for each in columns], [each.logical_type for each in columns]
+    names, types = [column.name for column in columns], [column.logical_type for column in columns]
     selected = _selected(sql)
     if selected is not None:
         return DeclaredColumns(names, types, selected, by_place=True) if len(selected) == len(names) else None
@@ -99,17 +99,20 @@ def _selected(sql: str) -> tuple[str, ...] | None:
         return None
     if not isinstance(query, exp.Query) or query.is_star:
         return None
-    return tuple(each.output_name for each in query.selects)
+    return tuple(select.output_name for select in query.selects)
 
 
-class LakeView(Table, SqlView):
-    """A view, for the duration of one call."""
+class _StoredView(Table):
+    """A view in a catalog and schema, for the duration of one call. `find` looks up what it reads."""
 
     def __init__(self, context: Context, record: v1.View, place: tuple[str, str], find: Find) -> None:
         self.name, self.comment = record.display_name, record.description
         self.record = record
         self._context, self._place, self._find = context, place, find
-        self._schema: pa.Schema | None = None
+
+
+class LakeView(_StoredView, SqlView):
+    """A view that queries read by its query, with the rights of their caller."""
 
     @property
     def sql(self) -> str:
@@ -121,16 +124,14 @@ class LakeView(Table, SqlView):
         declared = declared_columns(self.record, self.sql)
         return query if declared is None else declared.of(query)
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The columns that were stored with the view or, if none were, those of its query now."""
-        if self._schema is None:
-            key = [blake2b(self.record.SerializeToString(deterministic=True), digest_size=16).hexdigest()]
-            if not self.record.output_columns:  # then they depend on the tables, and on what the caller may read
-                callers = self._context.callers
-                key += [str(self._context.versions.of(callers.realm())), callers.principal.subject]
-            self._schema = self._context.view_columns.get(tuple(key), self._columns)
-        return self._schema
+        key = [blake2b(self.record.SerializeToString(deterministic=True), digest_size=16).hexdigest()]
+        if not self.record.output_columns:  # then they depend on the tables, and on what the caller may read
+            callers = self._context.callers
+            key += [str(self._context.versions.of(callers.realm())), callers.principal.subject]
+        return self._context.view_columns.get(tuple(key), self._columns)
 
     def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         """Run the query. Its columns have the types that clients know, even if those of its tables have changed."""
@@ -194,14 +195,12 @@ _reading: ContextVar[tuple[str, ...]] = ContextVar("skiway_definer_views", defau
 """The ids of the views that the current thread reads, from outer to inner."""
 
 
-class DefinerView(Table):
+class DefinerView(_StoredView):
     """A view that reads its tables with the rights of its definer. Queries read it like a table."""
 
-    def __init__(self, context: Context, record: v1.View, place: tuple[str, str], find: Find) -> None:
-        self.name, self.comment = record.display_name, record.description
-        self.record = record
-        self._context, self._place = context, place
-        self._view = LakeView(context, record, place, find)
+    @cached_property
+    def _view(self) -> LakeView:
+        return LakeView(self._context, self.record, self._place, self._find)
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -223,10 +222,7 @@ class DefinerView(Table):
         shown = pa.schema([self.schema.field(name) for name in read])
         condition = filters.to_arrow(options.filter, shown) if options.filter else None
         for batch in self._as_definer(lambda: self._view.scan(ScanOptions(columns=read))):
-            rows = batch
-            if condition is not None:
-                kept = pa.Table.from_batches([batch]).filter(condition).combine_chunks().to_batches()
-                rows = kept[0] if kept else batch.slice(0, 0)
+            rows = batch if condition is None else batch.filter(condition)
             yield rows.select(wanted)
 
     def statistics_of(self, column: str, duckdb_type: str) -> ColumnStatistics:
@@ -315,15 +311,14 @@ def readable_view(
     return view
 
 
-class RestrictedView(Table):
+class RestrictedView(_StoredView):
     """A view of which policies hide rows or values. Queries read it like a table, so that they meet only what is left."""
 
     def __init__(
         self, context: Context, record: v1.View, place: tuple[str, str], find: Find, restriction: Restriction
     ) -> None:
-        self.name, self.comment = record.display_name, record.description
-        self._context, self._place, self._restriction = context, place, restriction
-        self._find = find
+        super().__init__(context, record, place, find)
+        self._restriction = restriction
         self._view = readable_view(context, record, place, find)
 
     @property
@@ -333,16 +328,9 @@ class RestrictedView(Table):
 
     def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
         """Run the query, and then what policies leave of its rows."""
-        self._context.callers.require("view.read", self._view.record)
-        found = RestrictedRows(
-            self._context,
-            self._restriction,
-            self._view,
-            (*self._place, self.name),
-            self._view.schema,
-            self._find,
-        )
-        return found.rows(options)
+        self._context.callers.require("view.read", self.record)
+        name, columns = (*self._place, self.name), self._view.schema
+        return RestrictedRows(self._context, self._restriction, self._view, name, columns, self._find).rows(options)
 
 
 class BrokenView(Table, SqlView):

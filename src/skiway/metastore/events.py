@@ -16,8 +16,9 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
+from skiway.foundation.resources import RESOURCES
 from skiway.metastore.records import keys
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.journal import packed, unpacked
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, RULE, SNAPSHOT, TABLE, VIEW, Kind
 from skiway.metastore.records.realm import Realm
@@ -92,9 +93,9 @@ def _ordered(pending: Iterable[_Pending]) -> Iterator[_Pending]:
     for each in pending:
         groups.setdefault(each.of, []).append(each)
     for group in groups.values():
-        group.sort(key=_by_commit, reverse=True)
+        group.sort(key=lambda each: each.order, reverse=True)
         if _is_restored(group):
-            group.sort(key=_by_time, reverse=True)
+            group.sort(key=lambda each: each.pointer.key, reverse=True)
     heads = [(group[-1].pointer.key, of) for of, group in groups.items()]  # keys begin with the time
     heapq.heapify(heads)
     while heads:
@@ -109,14 +110,6 @@ def _is_restored(group: Sequence[_Pending]) -> bool:
     deleted = [each.pointer.key for each in group if each.message.event.action == "deleted"]
     created = [each.pointer.key for each in group if each.message.event.action == "created"]
     return bool(deleted and created) and min(deleted) < max(created)
-
-
-def _by_commit(each: _Pending) -> tuple[int, int, int, str]:
-    return each.order
-
-
-def _by_time(each: _Pending) -> str:
-    return each.pointer.key
 
 
 def _numbering(account_id: str, last: Pointer | None, some: Sequence[_Pending]) -> list[Operation]:
@@ -173,7 +166,7 @@ RULES: Final = EventRules()
 def list_(realm: Realm, request: v1.ListEventsRequest) -> v1.ListEventsResponse:
     """Return the next events after a position, or the newest ones, and where to continue."""
     limit = min(request.limit, MAX_LIMIT) if request.limit > 0 else DEFAULT_LIMIT
-    events, cursor = _newest(realm, limit) if request.newest else _next(realm, _checked(request.after), limit)
+    events, cursor = _next(realm, None if request.newest else _checked(request.after), limit)
     return v1.ListEventsResponse(events=events, cursor=cursor)
 
 
@@ -193,14 +186,17 @@ def watch(
             rules.sleep(rules.poll_s)
 
 
-def _next(realm: Realm, after: int, limit: int) -> tuple[list[v1.Event], int]:
-    """The events after a position that the caller may see, and the position of the last one, seen or not."""
+def _next(realm: Realm, after: int | None, limit: int) -> tuple[list[v1.Event], int]:
+    """The events after a position that the caller may see, and the position of the last one, seen or not.
+
+    Without a position, these are the last events of the feed.
+    """
     pointers = realm.stores.pointers
     sequence_pending(pointers, realm.account_id)
     last = head(pointers, realm.account_id)
-    if after > last:
+    if after is not None and after > last:
         raise failure(InvalidArgument, "events.after", field="after", found=str(after), last=str(last))
-    found = read(pointers, realm.account_id, after=after, limit=limit)
+    found = read(pointers, realm.account_id, after=max(last - limit, 0) if after is None else after, limit=limit)
     first = found[0].sequence if found else last + 1
     if after and first != after + 1:
         raise failure(PreconditionFailed, "events.expired", after=str(after), first=str(first))
@@ -208,20 +204,9 @@ def _next(realm: Realm, after: int, limit: int) -> tuple[list[v1.Event], int]:
     return [event for event in found if _is_visible(realm, event)], cursor
 
 
-def _newest(realm: Realm, limit: int) -> tuple[list[v1.Event], int]:
-    """The last events of the feed that the caller may see, and its end."""
-    pointers = realm.stores.pointers
-    sequence_pending(pointers, realm.account_id)
-    last = head(pointers, realm.account_id)
-    found = read(pointers, realm.account_id, after=max(last - limit, 0), limit=limit)
-    cursor = found[-1].sequence if found else last
-    return [event for event in found if _is_visible(realm, event)], cursor
-
-
 def _checked(after: int) -> int:
     if after < 0:
-        wanted = "use a number from 0 on"
-        raise failure(InvalidArgument, "field.invalid", field="after", found=str(after), wanted=wanted)
+        raise invalid_field("after", str(after), "use a number from 0 on")
     return after
 
 
@@ -249,10 +234,8 @@ _BY_ROLE: Final = {
     "connector": "connector.manage",
     "grant": "grant.manage",
     "job": "connector.manage",
-    "policy": "policy.manage",
     "sync": "connector.manage",
-    "webhook": "webhook.manage",
-    "pipeline": "connector.manage",
+    **{resource.name: resource.permission for resource in RESOURCES},
 }
 """The permissions to see events of kinds that roles alone give access to."""
 

@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 from uuid import UUID, uuid5
+
+import msgspec
 
 from skiway.errors import Conflict, NotFound, PreconditionFailed, Unsupported
 from skiway.formats import OpenedTable, Snapshot, TableName, location
@@ -46,16 +49,12 @@ _TURN_S: Final = 60.0
 _MAPPING: Final = "delta.columnMapping.mode"
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(msgspec.Struct, frozen=True):
     """The location of the exported metadata, or the reason for a refusal. `state` is a digest of the exported versions."""
 
     state: str
     location: str = ""
     refused: str = ""
-
-    def text(self) -> str:
-        return json.dumps({"state": self.state, "location": self.location, "refused": self.refused})
 
 
 def is_exportable(table: v1.Table) -> bool:
@@ -70,8 +69,8 @@ def find_export(realm: Realm, table_id: str) -> Export | None:
 
 def exports_of(realm: Realm) -> dict[str, Export]:
     """All exports of the account, by table id."""
-    found = ((each, _parsed(each)) for each in realm.stores.pointers.scan(keys.export(realm.account_id)))
-    return {unquote(keys.last_segment(pointer.key)): export for pointer, export in found if export is not None}
+    exports = ((pointer.key, _parsed(pointer)) for pointer in realm.stores.pointers.scan(keys.export(realm.account_id)))
+    return {unquote(keys.last_segment(key)): export for key, export in exports if export is not None}
 
 
 def forget_export(realm: Realm, table_id: str) -> None:
@@ -199,26 +198,23 @@ class _Place:
         self, opened: OpenedTable, versions: Sequence[Snapshot], previous: TableMetadata | None
     ) -> TableMetadata:
         number = uuid5(_NAMES, f"{self.realm.account_id}/{self.table_id}")
+        exported = partial(exported_metadata, opened, versions, self.files, location=self.folder, table_uuid=number)
         if previous is not None:
             with suppress(Conflict, PreconditionFailed):  # its manifests are gone
-                return exported_metadata(
-                    opened, versions, self.files, location=self.folder, table_uuid=number, previous=previous
-                )
-        return exported_metadata(opened, versions, self.files, location=self.folder, table_uuid=number)
+                return exported(previous=previous)
+        return exported()
 
     def _publish(self, made: Export, *, before: Pointer | None) -> bool:
         """Publish an export, and return whether no other server was faster."""
         expires_at = self.realm.clock() + _REFUSAL_KEPT if made.refused else None
         expect = ABSENT if before is None else before.version
+        text = msgspec.json.encode(made).decode()
         try:
-            self.realm.stores.pointers.compare_and_set(self.key, made.text(), expect=expect, expires_at=expires_at)
+            self.realm.stores.pointers.compare_and_set(self.key, text, expect=expect, expires_at=expires_at)
         except (Conflict, NotFound):
             return False
         return True
 
 
 def _parsed(pointer: Pointer | None) -> Export | None:
-    if pointer is None:
-        return None
-    found = json.loads(pointer.blob_uri)
-    return Export(found["state"], found["location"], found["refused"])
+    return None if pointer is None else msgspec.json.decode(pointer.blob_uri, type=Export)

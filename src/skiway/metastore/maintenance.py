@@ -248,6 +248,7 @@ def _table_files(stores: Stores, warehouse: Warehouse) -> Iterator[tuple[str, in
 _TOLERANCE_MS: Final = 60_000
 _BY_NOUN: Final = {kind.noun: kind for kind in KINDS}
 _STATISTICS: Final = {"table": "table_stats", "columns": "column_stats", "files": "file_stats"}
+_SINGULARS: Final = {"policies": "policy", "column-tags": "column_tags", "rule-results": "rule_results"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,22 +415,12 @@ def _kind_of(key: str) -> Kind[Any]:
     match key.split("/")[1:]:
         case ["accounts", "by-id", _]:
             return _BY_NOUN["account"]
-        case [*_, "snapshots", "by-id", _]:
-            return _BY_NOUN["snapshot"]
-        case [*_, "stats", of]:
-            return _BY_NOUN[_STATISTICS[of]]
+        case [*_, "stats", statistics]:
+            return _BY_NOUN[_STATISTICS[statistics]]
         case [*_, "grants", "by-object", _, _]:
             return _BY_NOUN["grant"]
-        case [*_, "policies", "by-id", _]:
-            return _BY_NOUN["policy"]
-        case [*_, "column-tags", "by-table", _]:
-            return _BY_NOUN["column_tags"]
-        case [*_, "job-logs", "by-job", _]:
-            return _BY_NOUN["job_log"]
-        case [*_, "rule-results", "by-rule", _]:
-            return _BY_NOUN["rule_results"]
-        case [*_, plural, "by-id", _]:
-            return _BY_NOUN[plural.removesuffix("s")]
+        case [*_, plural, "by-id" | "by-table" | "by-job" | "by-rule", _]:
+            return _BY_NOUN[_SINGULARS.get(plural, plural.removesuffix("s").replace("-", "_"))]
     raise LookupError(f"{key} is the key of no kind of resource")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import uuid
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -121,13 +120,23 @@ def seed_demo(stores: Stores, *, clock: StoreClock = utc_now) -> bool:
     return seed_once(stores, "demo", lambda: _create_demo(Realm(stores, DEFAULT_ACCOUNT, clock=clock)), clock=clock)
 
 
+def _create(act: Callable[[Realm, Any], object], realm: Realm, request: Any, *names: str) -> None:
+    """Create a resource with the id that is derived from these names, unless it exists."""
+    with suppress(AlreadyExists):
+        act(replace(realm, ids=lambda: seeded_id(realm, *names)), request)
+
+
+def _seeded(realm: Realm, kind: v1.ResourceKind.ValueType, *names: str) -> v1.ResourceId:
+    return resource_id(realm, seeded_id(realm, *names), kind)
+
+
 def seed_once(stores: Stores, seed: str, apply: Callable[[], None], *, clock: StoreClock) -> bool:
     """Apply a seed unless that was done in the life of the store. Return whether it was done now."""
     key = keys.seed(seed)
     if stores.pointers.get(key) is not None:
         return False
     apply()
-    with contextlib.suppress(AlreadyExists):  # another server completed it first
+    with suppress(AlreadyExists):  # another server completed it first
         stores.pointers.compare_and_set(key, clock().isoformat(), expect=ABSENT)
     return True
 
@@ -135,11 +144,11 @@ def seed_once(stores: Stores, seed: str, apply: Callable[[], None], *, clock: St
 def _create_home(stores: Stores, clock: StoreClock) -> None:
     spec = v1.AccountSpec(display_name=DEFAULT_ACCOUNT, description="the account of a new server")
     request = v1.CreateAccountRequest(spec=spec, account_id=v1.ResourceId(id=DEFAULT_ACCOUNT))
-    with contextlib.suppress(AlreadyExists):
+    with suppress(AlreadyExists):
         accounts.create(Realm(stores, PLATFORM, clock=clock), request)
     if stores.pointers.get(keys.account(DEFAULT_ACCOUNT)) is None:
         return  # an account with another id has the name: an operator has set up the store
-    _create_catalog(Realm(stores, DEFAULT_ACCOUNT, clock=clock), MANAGED_CATALOG, "managed tables")
+    _create_catalog(Realm(stores, DEFAULT_ACCOUNT, clock=clock), MANAGED_CATALOG, description="managed tables")
 
 
 def _create_demo(realm: Realm) -> None:
@@ -154,7 +163,7 @@ def _create_demo(realm: Realm) -> None:
 
 def create_demo_catalog(realm: Realm, description: str) -> None:
     """Create the demo catalog. Raise `PreconditionFailed` if the account has another catalog with that name."""
-    _create_catalog(realm, DEMO_CATALOG, description)
+    _create_catalog(realm, DEMO_CATALOG, description=description)
     if realm.stores.pointers.get(keys.catalog(realm.account_id, seeded_id(realm, DEMO_CATALOG))) is None:
         raise PreconditionFailed(
             f"seed.enabled creates a demo catalog {DEMO_CATALOG!r}, but account {realm.account_id!r} has another catalog with "
@@ -163,33 +172,31 @@ def create_demo_catalog(realm: Realm, description: str) -> None:
         )
 
 
-def _create_catalog(realm: Realm, name: str, description: str) -> None:
-    spec = v1.CatalogSpec(display_name=name, description=description)
-    with contextlib.suppress(AlreadyExists):
-        catalogs.create(_naming(realm, name), v1.CreateCatalogRequest(spec=spec))
+def _create_catalog(realm: Realm, name: str, **fields: str) -> None:
+    spec = v1.CatalogSpec(display_name=name, **fields)  # type: ignore[arg-type]
+    _create(catalogs.create, realm, v1.CreateCatalogRequest(spec=spec), name)
 
 
 def create_demo_namespace(realm: Realm, path: Sequence[str]) -> None:
     """Create a namespace of the demo catalog."""
-    spec = v1.NamespaceSpec(display_name=path[-1], path=path[:-1], catalog_id=_catalog_id(realm))
-    with contextlib.suppress(AlreadyExists):
-        namespaces.create(_naming(realm, DEMO_CATALOG, *path), v1.CreateNamespaceRequest(spec=spec))
+    catalog_id = _seeded(realm, v1.RK_CATALOG, DEMO_CATALOG)
+    spec = v1.NamespaceSpec(display_name=path[-1], path=path[:-1], catalog_id=catalog_id)
+    _create(namespaces.create, realm, v1.CreateNamespaceRequest(spec=spec), DEMO_CATALOG, *path)
 
 
 def _create_table(realm: Realm, table: _Table) -> None:
     place = (DEMO_CATALOG, *table.path)
     spec = v1.TableSpec(
         display_name=table.name,
-        catalog_id=_catalog_id(realm),
-        namespace_id=resource_id(realm, seeded_id(realm, *place), v1.RK_NAMESPACE),
+        catalog_id=_seeded(realm, v1.RK_CATALOG, DEMO_CATALOG),
+        namespace_id=_seeded(realm, v1.RK_NAMESPACE, *place),
         schema_json=_schema_json(table.columns),
         upstream=v1.UpstreamRef(
             uri=table.location, format=v1.TF_ICEBERG, table_display_name=table.name, namespace_path=table.path
         ),
     )
-    with contextlib.suppress(AlreadyExists):
-        tables.create(_naming(realm, *place, table.name), v1.CreateTableRequest(spec=spec))
-    table_id = resource_id(realm, seeded_id(realm, *place, table.name), v1.RK_TABLE)
+    _create(tables.create, realm, v1.CreateTableRequest(spec=spec), *place, table.name)
+    table_id = _seeded(realm, v1.RK_TABLE, *place, table.name)
     for number in range(1, len(table.loads) + 1):
         _create_snapshot(realm, table, table_id, number)
 
@@ -206,7 +213,7 @@ def _create_snapshot(realm: Realm, table: _Table, table_id: v1.ResourceId, numbe
         sequence_number=number,
         summary={"operation": "append", "total-records": str(rows)},
     )
-    with contextlib.suppress(AlreadyExists):
+    with suppress(AlreadyExists):
         snapshots.create(realm, v1.CreateSnapshotRequest(spec=spec))
     size = sum(file.size_bytes for file in files)
     stats = v1.TableStats(row_count=rows, data_file_count=number, total_size_bytes=size)
@@ -220,14 +227,13 @@ def create_demo_view(realm: Realm, name: str, sql: str) -> None:
     """Create a view over the orders."""
     spec = v1.ViewSpec(
         display_name=name,
-        catalog_id=_catalog_id(realm),
-        namespace_id=resource_id(realm, seeded_id(realm, DEMO_CATALOG, "iceberg"), v1.RK_NAMESPACE),
+        catalog_id=_seeded(realm, v1.RK_CATALOG, DEMO_CATALOG),
+        namespace_id=_seeded(realm, v1.RK_NAMESPACE, DEMO_CATALOG, "iceberg"),
         sql_definitions=[v1.ViewSql(sql=sql, dialect="duckdb")],
         base_relations=[v1.NameRef(catalog=DEMO_CATALOG, path=["iceberg"], name="orders")],
         creation_search_path=["iceberg"],
     )
-    with contextlib.suppress(AlreadyExists):
-        views.create(_naming(realm, DEMO_CATALOG, "iceberg", name), v1.CreateViewRequest(spec=spec))
+    _create(views.create, realm, v1.CreateViewRequest(spec=spec), DEMO_CATALOG, "iceberg", name)
 
 
 def _file(table: _Table, load: int) -> v1.FileColumnStats:
@@ -265,15 +271,6 @@ def _schema_json(columns: Sequence[_Column]) -> str:
         for number, column in enumerate(columns, start=1)
     ]
     return json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
-
-
-def _catalog_id(realm: Realm) -> v1.ResourceId:
-    return resource_id(realm, seeded_id(realm, DEMO_CATALOG), v1.RK_CATALOG)
-
-
-def _naming(realm: Realm, *names: str) -> Realm:
-    """The realm, with an id generator that returns the id for these names."""
-    return replace(realm, ids=lambda: seeded_id(realm, *names))
 
 
 def seeded_id(realm: Realm, *names: str) -> str:
@@ -320,7 +317,7 @@ class _FilledTable:
 
 
 def _create_filled_table(realm: Realm, warehouse: Warehouse, table: _FilledTable) -> None:
-    namespace_id = resource_id(realm, seeded_id(realm, DEMO_CATALOG, FILLED_NAMESPACE), v1.RK_NAMESPACE)
+    namespace_id = _seeded(realm, v1.RK_NAMESPACE, DEMO_CATALOG, FILLED_NAMESPACE)
     # With a random id: a server that loses the race to create the table deletes its folder, which must not be the winner's.
     with suppress(AlreadyExists):
         managed.create(
@@ -437,30 +434,20 @@ def seed_mirror(
 def _create_mirror(realm: Realm, folder: Path, secrets: SecretsStore, *, sync: bool) -> None:
     for first, last in MIRRORED_FILES:
         _write_customers(folder.joinpath(*MIRRORED_TABLE, f"{first:05d}.parquet"), _customers(first, last))
-    catalog_id = resource_id(realm, seeded_id(realm, MIRROR_CATALOG), v1.RK_CATALOG)
-    connector_id = resource_id(realm, seeded_id(realm, MIRROR_CATALOG, MIRROR_CONNECTOR), v1.RK_CONNECTOR)
-    with suppress(AlreadyExists):
-        spec = v1.CatalogSpec(
-            display_name=MIRROR_CATALOG,
-            description="customers in Parquet files, mirrored",
-            connector_ref=MIRROR_CONNECTOR,
-        )
-        catalogs.create(_with_id(realm, catalog_id), v1.CreateCatalogRequest(spec=spec))
-    with suppress(AlreadyExists):
-        connector = v1.ConnectorSpec(
-            display_name=MIRROR_CONNECTOR,
-            description="the files of the examples",
-            kind=v1.CK_PARQUET,
-            uri=str(folder),
-            destination=v1.ConnectorDestination(catalog_id=catalog_id),
-        )
-        connectors.create(_with_id(realm, connector_id), v1.CreateConnectorRequest(spec=connector), secrets=secrets)
+    _create_catalog(
+        realm, MIRROR_CATALOG, description="customers in Parquet files, mirrored", connector_ref=MIRROR_CONNECTOR
+    )
+    connector = v1.ConnectorSpec(
+        display_name=MIRROR_CONNECTOR,
+        description="the files of the examples",
+        kind=v1.CK_PARQUET,
+        uri=str(folder),
+        destination=v1.ConnectorDestination(catalog_id=_seeded(realm, v1.RK_CATALOG, MIRROR_CATALOG)),
+    )
+    names = MIRROR_CATALOG, MIRROR_CONNECTOR
+    _create(connectors.calls(secrets).create, realm, v1.CreateConnectorRequest(spec=connector), *names)
     if sync:
-        connectors.trigger(realm, v1.TriggerReconcileRequest(connector_id=connector_id))
-
-
-def _with_id(realm: Realm, given: v1.ResourceId) -> Realm:
-    return replace(realm, ids=lambda: given.id)
+        connectors.trigger(realm, v1.TriggerReconcileRequest(connector_id=_seeded(realm, v1.RK_CONNECTOR, *names)))
 
 
 def _write_customers(file: Path, rows: pa.Table) -> None:

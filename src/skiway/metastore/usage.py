@@ -46,15 +46,6 @@ class Usage:
             own.update(others)
 
 
-class _Record(msgspec.Struct, array_like=True, frozen=True):
-    reads: int
-    writes: int
-    bytes_read: int
-    columns: dict[str, int]
-    callers: dict[str, int]
-    sources: dict[str, int]
-
-
 def add_usage(realm: Realm, table_id: str, day: date, more: Usage) -> None:
     """Add to the record of a day. Concurrent additions by other servers are kept."""
     key = keys.usage(realm.account_id, table_id, day.isoformat())
@@ -78,19 +69,12 @@ def usage_of(realm: Realm, table_id: str) -> Iterator[tuple[date, Usage]]:
 
 def _encoded(usage: Usage) -> str:
     counts = [dict(each.most_common(MAX_NAMES)) for each in (usage.columns, usage.callers, usage.sources)]
-    return msgspec.json.encode(_Record(usage.reads, usage.writes, usage.bytes_read, *counts)).decode()
+    return msgspec.json.encode([usage.reads, usage.writes, usage.bytes_read, *counts]).decode()
 
 
 def _decoded(text: str) -> Usage:
-    found = msgspec.json.decode(text, type=_Record)
-    return Usage(
-        found.reads,
-        found.writes,
-        found.bytes_read,
-        Counter(found.columns),
-        Counter(found.callers),
-        Counter(found.sources),
-    )
+    reads, writes, bytes_read, *counts = msgspec.json.decode(text)
+    return Usage(reads, writes, bytes_read, *map(Counter, counts))
 
 
 MAX_REPORTS: Final = 100

@@ -9,22 +9,16 @@ from skiway.foundation import extras
 
 extras.check("lake")
 
-from skiway.request_path.calls import CORRELATION_ID, Call, Operation, echo_headers, read_context
-from skiway.request_path.pipeline import Access, Observers, Operators, Pipeline, Retries
+from skiway.request_path.pipeline import (
+    CORRELATION_ID,
+    Access,
+    Call,
+    Observers,
+    Operation,
+    Operators,
+    Pipeline,
+    Retries,
+    echo_headers,
+    read_context,
+)
 from skiway.request_path.quotas import Kind, Lanes, Quotas
-
-__all__ = [
-    "CORRELATION_ID",
-    "Access",
-    "Call",
-    "Kind",
-    "Lanes",
-    "Observers",
-    "Operation",
-    "Operators",
-    "Pipeline",
-    "Quotas",
-    "Retries",
-    "echo_headers",
-    "read_context",
-]

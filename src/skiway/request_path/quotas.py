@@ -109,10 +109,7 @@ class Quotas:
             raise
 
     def _entered(self, principal: Principal, kind: Kind) -> Slot:
-        owners = (
-            ("caller", principal.account_id, principal.subject),
-            ("account", principal.account_id, ""),
-        )
+        owners = (("caller", principal.account_id, principal.subject), ("account", principal.account_id, ""))
         limits = self._limits_of(principal.account_id, self._clock())
         now = self._clock()  # reading the limits may have taken a while
         usages = []

@@ -316,7 +316,11 @@ class RestApp:
                 key="calls.limit",
                 limit=str(lane_share(most)),
             )
-        return _overloaded() if self._running.total() >= most else None
+        if self._running.total() >= most:
+            return Unavailable(
+                "the server has as many calls to answer as it can keep: try again in a moment", key="overloaded"
+            )
+        return None
 
     async def _on_thread(
         self, call: RestCall, act: Callable[[], T], *, lane: str = "", client: Request | None = None
@@ -406,10 +410,6 @@ def _failed(call: RestCall, error: Exception) -> RestResponse:
         return token_failed(error, call.context.correlation_id)
     changes = call.route.changes and call.route.name not in PLANNING
     return failed(error, call.context.correlation_id, changes=changes)
-
-
-def _overloaded() -> Unavailable:
-    return Unavailable("the server has as many calls to answer as it can keep: try again in a moment", key="overloaded")
 
 
 def _response(request: Request, answer: RestResponse, correlation_id: str) -> Response:

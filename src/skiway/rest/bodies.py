@@ -145,33 +145,35 @@ MAX_VALUES: Final = 200_000
 """How many values a body may have. More take seconds to decode, however small they are."""
 
 
-class _FrozenModel(BaseModel):
-    model_config = ConfigDict(frozen=True, populate_by_name=False)
+class FrozenBody(BaseModel):
+    """A body, or a part of one."""
+
+    model_config = ConfigDict(frozen=True)
 
 
-class Identifier(_FrozenModel):
+class Identifier(FrozenBody):
     """The namespace and name of a table."""
 
     namespace: tuple[str, ...] = Field(min_length=1)
     name: str
 
 
-class CreateNamespace(_FrozenModel):
+class CreateNamespace(FrozenBody):
     namespace: tuple[str, ...] = Field(min_length=1)
     properties: dict[str, str] | None = None
 
 
-class UpdateProperties(_FrozenModel):
+class UpdateProperties(FrozenBody):
     removals: tuple[str, ...] | None = None
     updates: dict[str, str] | None = None
 
 
-class Renaming(_FrozenModel):
+class Renaming(FrozenBody):
     source: Identifier
     destination: Identifier
 
 
-class Registration(_FrozenModel):
+class Registration(FrozenBody):
     """A table or view to be created from an existing metadata file; `overwrite` replaces an existing table."""
 
     name: str

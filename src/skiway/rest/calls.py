@@ -11,10 +11,10 @@ import json
 import logging
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias
 
 from skiway.errors import Conflict, InvalidArgument, SkiwayError, Unavailable
 from skiway.formats.iceberg.warehouse import Warehouse
@@ -98,7 +98,7 @@ class RestRequest:
     """What a handler gets: whose resources, what is request for, and where tables are.
 
     `decision` is what the caller may do; what a handler adds to `details` is in the audit record. `authenticate` finds out
-    whose a token is and makes them the caller, for the route that nobody is authenticated for.
+    whose a token is and makes them the caller, for the route without authentication.
     """
 
     realm: Realm
@@ -187,16 +187,15 @@ def short_header(headers: Mapping[str, str], name: str) -> str:
 
 # -- pagination -------------------------------------------------------------------------------------------------------
 
-T = TypeVar("T", v1.Table, v1.View, v1.Namespace)
-
 
 def listing(
     query: Mapping[str, str],
     field: str,
-    page: Callable[[v1.PageRequest], tuple[Sequence[T], v1.PageResponse]],
-    shown: Callable[[T], Any],
+    page: Callable[[v1.PageRequest], v1.ListTablesResponse | v1.ListViewsResponse | v1.ListNamespacesResponse],
+    noun: str,
+    shown: Callable[[Any], Any],
 ) -> RestResponse:
-    """List what `page` returns as `field`, each item converted by `shown`; items converted to None are left out.
+    """List what pages have as `noun` as `field`, each item converted by `shown`; items converted to None are left out.
 
     Damaged items are in the list, because their names are taken, and in `damaged` with the reasons.
 
@@ -204,16 +203,16 @@ def listing(
     """
     paged = "pageToken" in query or "pageSize" in query
     wanted = v1.PageRequest(page_size=_size(query.get("pageSize")), page_token=query.get("pageToken", ""))
-    found, response = page(wanted)
-    items = list(found)
-    while response.next_page_token and not paged:
+    response = page(wanted)
+    items = list(getattr(response, noun))
+    while response.page.next_page_token and not paged:
         require_active()
-        found, response = page(v1.PageRequest(page_size=MAX_PAGE_SIZE, page_token=response.next_page_token))
-        items += found
+        response = page(v1.PageRequest(page_size=MAX_PAGE_SIZE, page_token=response.page.next_page_token))
+        items += getattr(response, noun)
     listed = [each for each in map(shown, items) if each is not None]
     # Always present: some clients take a list without a token for one that is not paginated.
-    body = {field: listed, "next-page-token": response.next_page_token or None}
-    damaged = [{"identifier": shown(each), "damage": each.damage} for each in items if each.damage]
+    body = {field: listed, "next-page-token": response.page.next_page_token or None}
+    damaged = [{"identifier": shown(item), "damage": item.damage} for item in items if item.damage]
     return json_response({**body, "damaged": damaged} if damaged else body)
 
 
@@ -244,7 +243,8 @@ def once(realm: Realm, call: RestCall, act: Callable[[], RestResponse]) -> RestR
     key = short_header(call.headers, KEY)
     if not key or not call.route.changes:
         return act()
-    slot = Slot(realm, OPERATION, key, _fingerprint(call))
+    sent = f"{call.route.method} {call.target}\n".encode() + call.body
+    slot = Slot(realm, OPERATION, key, b64encode(sha256(sent).digest()).decode())
     found = slot.find()
     return _first(slot, act) if found is None else _replayed(slot, found)
 
@@ -289,8 +289,3 @@ def _under_way(key: str) -> Unavailable:
         f"a request with the idempotency key {key} is still running: send it again in a moment",
         key="idempotency.under_way",
     )
-
-
-def _fingerprint(call: RestCall) -> str:
-    request = f"{call.route.method} {call.target}\n".encode() + call.body
-    return b64encode(sha256(request).digest()).decode()

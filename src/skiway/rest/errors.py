@@ -95,7 +95,7 @@ OF_FILES: Final = frozenset(
     {"file.corrupt", "file.missing", "file.changed", "source.credentials", "bucket.missing", "certificate.untrusted"}
 )
 DAMAGE: Final = OF_FILES | {"resource.damaged", "table.damaged"}
-"""Keys of errors about files and records of a table. Whoever reads the table has done nothing wrong: it is no conflict. A commit
+"""Keys of errors about files and records of a table. A caller who reads the table has done nothing wrong: it is no conflict. A commit
 may name files itself, and then is wrong."""
 
 _PERMANENT: Final = frozenset({"DamagedTableException", "ServiceFailureException"})

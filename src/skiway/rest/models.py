@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.schema import Schema
 from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
@@ -13,7 +13,7 @@ from pyiceberg.view.metadata import ViewVersion
 
 from skiway.formats.iceberg import metadata_files as _unpacking  # noqa: F401 - PyIceberg then knows all default values
 from skiway.formats.iceberg.view_metadata import ViewUpdate
-from skiway.rest.bodies import Identifier, at_most, decoded
+from skiway.rest.bodies import FrozenBody, Identifier, at_most, decoded
 
 MAX_CHANGES: Final = 10_000
 """How many requirements, and how many updates, a commit may have."""
@@ -21,10 +21,8 @@ MAX_TABLES: Final = 1000
 """How many tables one request may change. The store may allow fewer."""
 
 
-class Commit(BaseModel):
+class Commit(FrozenBody):
     """A commit: requirements, and the updates to apply if they hold."""
-
-    model_config = ConfigDict(frozen=True)
 
     identifier: Identifier | None = None
     requirements: Annotated[tuple[TableRequirement, ...], at_most(MAX_CHANGES)]
@@ -37,31 +35,21 @@ class Commit(BaseModel):
         if not isinstance(updates, list):
             return updates
         return [
-            each for each in updates if not (isinstance(each, dict) and each.get("action") == "remove-encryption-key")
+            update
+            for update in updates
+            if not (isinstance(update, dict) and update.get("action") == "remove-encryption-key")
         ]
 
     @property
     def creates(self) -> bool:
         """Whether the commit creates a staged table."""
-        return any(isinstance(each, AssertCreate) for each in self.requirements)
+        return any(isinstance(requirement, AssertCreate) for requirement in self.requirements)
 
 
-class Transaction(BaseModel):
+class Transaction(FrozenBody):
     """Commits to several tables."""
 
-    model_config = ConfigDict(frozen=True)
-
     table_changes: Annotated[tuple[Commit, ...], Field(alias="table-changes", min_length=1), at_most(MAX_TABLES)]
-
-
-def transaction_in(body: bytes) -> Transaction:
-    """Decode commits to several tables."""
-    return decoded(body, Transaction)
-
-
-def commit_in(body: bytes) -> Commit:
-    """Decode a commit."""
-    return decoded(body, Commit)
 
 
 def table_in(body: bytes) -> CreateTableRequest:
@@ -69,11 +57,7 @@ def table_in(body: bytes) -> CreateTableRequest:
     return decoded(body, CreateTableRequest, **{"location": None, "partition-spec": None, "write-order": None})
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class CreateView(_Body):
+class CreateView(FrozenBody):
     """A view with its first version."""
 
     name: str
@@ -83,12 +67,12 @@ class CreateView(_Body):
     properties: dict[str, str] = Field(default_factory=dict)
 
 
-class AssertViewUuid(_Body):
+class AssertViewUuid(FrozenBody):
     type: Literal["assert-view-uuid"]
     uuid: str
 
 
-class CommitView(_Body):
+class CommitView(FrozenBody):
     """Updates of a view, and what they require."""
 
     identifier: Identifier | None = None

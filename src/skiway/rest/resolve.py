@@ -18,11 +18,12 @@ from skiway.metastore import Realm, catalogs, connectors, exports, tables, views
 from skiway.metastore.records.damage import damaged_error, explaining_damage
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import dotted, folded, normal_path, normal_text
+from skiway.metastore.records.policies import NOT_CHANGED
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import find_path, full_path, require_path
 from skiway.model import v1
-from skiway.rest.bodies import Identifier, Renaming
-from skiway.rest.calls import Lake, Mirrors, RestRequest
+from skiway.rest.bodies import Identifier, Renaming, decoded
+from skiway.rest.calls import NO_CONTENT, Lake, Mirrors, RestRequest, RestResponse
 
 T = TypeVar("T")
 
@@ -220,23 +221,31 @@ def require_free(realm: Realm, where: v1.Namespace, name: str, *, kind: str) -> 
         raise failure(AlreadyExists, key, resource=kind, name=name)
 
 
-@contextmanager
-def renaming(realm: Realm, where: v1.Namespace, wanted: Renaming) -> Iterator[None]:
-    """Report an existing table or view if the block fails to rename one because of it."""
+def renamed(
+    request: RestRequest,
+    find: Callable[[Resolver, Sequence[str], str], v1.Table | v1.View],
+    rename: Callable[..., object],
+) -> RestResponse:
+    """Rename the table or view that the body names, or move it; if that fails because another has the name, report that one."""
+    wanted = decoded(request.body, Renaming)
+    resolver, source, destination = writable(request), wanted.source, wanted.destination
+    relation = find(resolver, source.namespace, source.name)
+    request.realm.require_unrestricted(relation, why=NOT_CHANGED)
+    namespace = resolver.namespace(destination.namespace)
     try:
-        yield
+        rename(request.realm, relation.resource_id, name=destination.name, namespace_id=namespace.resource_id)
     except AlreadyExists as error:
-        source = dotted((*wanted.source.namespace, wanted.source.name))
-        destination = dotted((*wanted.destination.namespace, wanted.destination.name))
-        found = _holder(realm, where, wanted.destination.name)
-        if found is None:
+        holder = _holder(request.realm, namespace, destination.name)
+        if holder is None:
             raise
+        before, after = (dotted((*each.namespace, each.name)) for each in (source, destination))
         raise AlreadyExists(
-            f"Cannot rename {source} to {destination}. {found.capitalize()} already exists; choose another name",
-            key=f"{found}.rename.taken",
-            resource=found,
-            name=destination,
+            f"Cannot rename {before} to {after}. {holder.capitalize()} already exists; choose another name",
+            key=f"{holder}.rename.taken",
+            resource=holder,
+            name=after,
         ) from error
+    return NO_CONTENT
 
 
 def _holder(realm: Realm, where: v1.Namespace, name: str) -> str | None:

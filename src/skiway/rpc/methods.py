@@ -11,7 +11,7 @@ that the server streams the client already has a part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -25,11 +25,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from tenacity import Retrying
 
 from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, TimedOut
+from skiway.foundation.resources import Resource
 from skiway.foundation.threads import WatchedCall, deadline_passed
 from skiway.metastore import Realm
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.realm import kind_name
-from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
 from skiway.request_path import Call, Operation
 
@@ -120,29 +120,28 @@ class Service:
             )
 
 
-def service(name: str, category: str, rules: Mapping[str, Rule], *, for_platform: bool = False) -> Service:
+def service(name: str, category: str, **rules: Rule) -> Service:
     """The service of `proto/skiway/v1` with this name."""
-    descriptor = v1.Table.DESCRIPTOR.file.pool.FindServiceByName(f"skiway.v1.{name}")
-    return Service(descriptor, category, rules, for_platform)
+    return Service(v1.Table.DESCRIPTOR.file.pool.FindServiceByName(f"skiway.v1.{name}"), category, rules)
 
 
-def basic_rules(functions: Any, noun: str, read: str, *write: str, nouns: str = "") -> dict[str, Rule]:
-    """The rules of the methods that most kinds of resources have; `functions` is the module or object with their functions."""
-    return {
-        f"List{nouns or f'{noun}s'}": reads(functions.list_, read),
-        f"Get{noun}": reads(functions.get, read),
-        f"Create{noun}": changes(functions.create, *write),
-        f"Update{noun}": changes(functions.update, *write),
-        f"Delete{noun}": changes(functions.delete, *write),
-    }
+def service_of(
+    functions: Any, resource: Resource, *, category: str = "", for_platform: bool = False, **more: Rule
+) -> Service:
+    """The service for a kind of resource: the methods that kinds have, and those that this kind has in addition or instead.
 
-
-def service_of(calls: NamedCalls[Any], *, category: str = "", **more: Rule) -> Service:
-    """The service for a kind of resource: the basic methods, and those that this kind has in addition or instead."""
-    resource, permission = calls.resource, calls.resource.permission
+    `functions` is the module or the object with the functions behind the usual methods.
+    """
+    noun, permission = resource.title, resource.permission
     read = resource.read_permission or permission
-    rules = basic_rules(calls, resource.title, read, permission, nouns=resource.plural.title())
-    return Service(resource.service, category or resource.name, {**rules, **more})
+    rules = {
+        f"List{resource.plural.title()}": reads(functions.list_, read),
+        f"Get{noun}": reads(functions.get, read),
+        f"Create{noun}": changes(functions.create, permission),
+        f"Update{noun}": changes(functions.update, permission),
+        f"Delete{noun}": changes(functions.delete, permission),
+    }
+    return Service(resource.service, category or resource.name, {**rules, **more}, for_platform)
 
 
 MAX_ITEMS: Final = 20_000
@@ -153,62 +152,36 @@ _TIMES = (Timestamp.DESCRIPTOR.full_name, Duration.DESCRIPTOR.full_name)
 
 def check_lists(message: Message) -> None:
     """Raise `LimitExceeded` if the lists and maps of a request, at any depth, have too many items."""
-    items, pending = 0, [message]
-    while pending:
-        for field, value in pending.pop().ListFields():
-            if not field.is_repeated:
-                pending += [value] if field.message_type else []
-                continue
-            items += len(value)
-            if items > MAX_ITEMS:
-                raise failure(LimitExceeded, "request.too_many", field=field.name, limit=str(MAX_ITEMS))
-            if field.message_type:
-                values = value.values() if field.message_type.GetOptions().map_entry else value
-                pending += [each for each in values if isinstance(each, Message)]
+    items = 0
+    for path, field, values in _set_fields(message):
+        items += len(values) if field.is_repeated else 0
+        if items > MAX_ITEMS:
+            raise failure(LimitExceeded, "request.too_many", field=path.rpartition(".")[2], limit=str(MAX_ITEMS))
 
 
 def check_times(message: Message) -> None:
     """Raise `InvalidArgument` if a time or a duration, at any depth, is not a valid one."""
-    for path, value in _times(message, ""):
-        try:
-            value.ToNanoseconds()  # checks the range of both members, and that their signs match
-            value.ToJsonString()
-        except ValueError as error:
-            wanted = "use a time of the years 1 to 9999, or a duration below 10,000 years"
-            raise failure(InvalidArgument, "field.invalid", field=path, found="invalid", wanted=wanted) from error
-
-
-def _times(message: Message, path: str) -> Iterator[tuple[str, Any]]:
-    """The times and durations that are set, with their paths."""
-    for field in _fields_with_times(message.DESCRIPTOR):
-        assert field.message_type is not None
-        if field.is_repeated:
-            held = getattr(message, field.name)
-            values = held.values() if field.message_type.GetOptions().map_entry else held
-        else:
-            values = [getattr(message, field.name)] if message.HasField(field.name) else []
+    for path, field, values in _set_fields(message):
+        if field.message_type is None or field.message_type.full_name not in _TIMES:
+            continue
         for value in values:
-            if not isinstance(value, Message):
-                continue  # of a map
-            if value.DESCRIPTOR.full_name in _TIMES:
-                yield f"{path}{field.name}", value
-            else:
-                yield from _times(value, f"{path}{field.name}.")
+            try:
+                value.ToNanoseconds()  # checks the range of both members, and that their signs match
+                value.ToJsonString()
+            except ValueError as error:
+                wanted = "use a time of the years 1 to 9999, or a duration below 10,000 years"
+                raise invalid_field(path, "invalid", wanted) from error
 
 
-@cache
-def _fields_with_times(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
-    """The fields of a message that are times, or that contain some."""
-    return tuple(field for field in kind.fields if field.message_type and _has_times(field.message_type, frozenset()))
-
-
-def _has_times(kind: Descriptor, outer: frozenset[str]) -> bool:
-    if kind.full_name in _TIMES:
-        return True
-    if kind.full_name in outer:
-        return False
-    inside = outer | {kind.full_name}
-    return any(_has_times(field.message_type, inside) for field in kind.fields if field.message_type)
+def _set_fields(message: Message, above: str = "") -> Iterator[tuple[str, FieldDescriptor, Sequence[Any]]]:
+    """The fields that are set, at any depth, each before those in it: with their paths and values."""
+    for field, value in message.ListFields():
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        values = list(value.values()) if is_map else value if field.is_repeated else [value]
+        yield f"{above}{field.name}", field, values
+        for each in values if field.message_type else ():
+            if isinstance(each, Message):
+                yield from _set_fields(each, f"{above}{field.name}.")
 
 
 DEPTH: Final = 2
@@ -216,10 +189,6 @@ DEPTH: Final = 2
 
 LONGEST_ID: Final = 100
 """Our ids are shorter; longer text from a caller is cut in the audit trail."""
-
-
-def _nothing_to_renew() -> None:
-    """Do nothing, because the call sends one message."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -232,7 +201,7 @@ class RpcCall(Call):
     method: Method
     client: grpc.ServicerContext
     send: Callable[[bytes], None] | None = None
-    renew: Callable[[], None] = _nothing_to_renew
+    renew: Callable[[], None] = lambda: None
 
     def watch(self, client: WatchedCall) -> None:
         """Tell `client` when this call waits for it to read."""

@@ -14,7 +14,7 @@ from skiway.demo.home import DemoHome
 from skiway.errors import InvalidArgument
 from skiway.runtime.stores import store_urls
 from skiway.security.source_access import SourceAccess, location
-from skiway.security.source_access.policy import EVERY_ADDRESS, is_of_system
+from skiway.security.source_access.access import EVERY_ADDRESS, is_of_system
 
 PUBLIC: Final = (AddressRule.parsed("public"),)
 OLD_LEVELS: Final = {"public": PUBLIC, "private": EVERY_ADDRESS, "any": EVERY_ADDRESS}

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
 from skiway.errors import InvalidArgument, PermissionDenied, Unauthorized
+from skiway.foundation.resources import RESOURCES
 
 Claim = str | float | bool | Sequence[str] | None
 """The value of a claim that policies can read."""
@@ -89,7 +90,7 @@ PLATFORM_MONITOR_ROLE = "platform-monitor"
 READ = frozenset({"account.read", "catalog.read", "namespace.read", "table.read", "view.read"})
 WRITE = frozenset({"catalog.write", "namespace.write", "table.write", "view.write"})
 WORK = READ | WRITE | {"connector.manage", "system-objects.read"}
-ADMINISTER = WORK | {"account.delete", "grant.manage", "policy.manage", "webhook.manage"}
+ADMINISTER = WORK | {"account.delete", "grant.manage", *(resource.permission for resource in RESOURCES)}
 PLATFORM_ADMINISTER = frozenset(
     {"account.read", "account.write", "account.delete", MANAGES_ACCOUNTS, OBSERVES_PLATFORM}
 )
@@ -289,50 +290,27 @@ class IssuedTokenAuthenticator:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """The content of a valid token. `account` is an account id, or empty."""
-
-    subject: str
-    account: str
-    roles: frozenset[str]
-    locale: str = ""
-    expires_at: datetime | None = None
-    groups: frozenset[str] = frozenset()
-    claims: Mapping[str, Claim] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Admission:
-    """Turns identities into principals. With `accounts`, the account must exist; without, any account is accepted.
+    """Gives the bearers of valid tokens their permissions. With `accounts`, the account must exist; without, any is accepted.
 
     `platform_subjects` are the callers to whom the operator has assigned platform roles. Where it is None, the operator
-    issues the tokens, and whoever has one with a platform role may use it.
+    issues the tokens, and the bearer of one with a platform role may use it.
     """
 
     roles: Roles
     accounts: Accounts | None
     platform_subjects: frozenset[str] | None = None
 
-    def admit(self, identity: Identity) -> Principal:
-        """The principal with the permissions of its roles: account roles in an account, platform roles without one."""
-        roles = normal_roles(identity.roles)
+    def admit(self, bearer: Principal) -> Principal:
+        """The bearer of a token with the permissions of its roles: account roles in an account, platform roles without one."""
+        roles = normal_roles(bearer.roles)
         platform = frozenset(roles & self.roles.platform_table().keys())
-        if identity.account:
-            self._require_account(identity.account)
-            roles, permissions = roles - platform, self.roles.permissions(roles - platform)
-        else:
-            self._require_assigned(identity.subject, platform)
-            roles, permissions = platform, self.roles.platform_permissions(platform)
-        return Principal(
-            identity.subject,
-            identity.account or PLATFORM,
-            roles,
-            permissions,
-            locale=identity.locale,
-            expires_at=identity.expires_at,
-            groups=identity.groups,
-            claims=identity.claims,
-        )
+        if bearer.account_id:
+            self._require_account(bearer.account_id)
+            roles = roles - platform
+            return replace(bearer, roles=roles, permissions=self.roles.permissions(roles))
+        self._require_assigned(bearer.subject, platform)
+        return replace(bearer, roles=platform, permissions=self.roles.platform_permissions(platform))
 
     def _require_assigned(self, subject: str, platform: frozenset[str]) -> None:
         """Require a platform role that the operator has assigned: roles of an account grant nothing on the platform."""

@@ -95,7 +95,7 @@ def is_private(url: str) -> bool:
 def quoted_error(answer: Mapping[str, Any]) -> str:
     """The error in a response of the provider, as far as it can be printed."""
     parts = [answer.get("error"), answer.get("error_description")]
-    text = ": ".join(each for each in parts if isinstance(each, str) and each) or "it gave no reason"
+    text = ": ".join(part for part in parts if isinstance(part, str) and part) or "it gave no reason"
     return "".join(each if each.isprintable() else " " for each in text)[:MAX_QUOTED]
 
 

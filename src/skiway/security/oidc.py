@@ -1,6 +1,6 @@
 """Mode `oidc`: JSON Web Tokens signed by an identity provider, and logins at the provider in a browser.
 
-`OidcAuthenticator` verifies a token. `identity_of` reads its claims, which providers write in different ways.
+`OidcAuthenticator` verifies a token. `bearer_of` reads its claims, which providers write in different ways.
 
 `CodeLogin` is the authorization code flow of OpenID Connect, with PKCE. The browser is sent to the provider, and returns
 with a code. The server exchanges the code for tokens. This is written here instead of using a library because it is one
@@ -16,18 +16,17 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from threading import Lock
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import jwt
-from cachetools import TTLCache
 from jwt.exceptions import InvalidSubjectError
 
 from skiway.config.server import Session
 from skiway.errors import InvalidArgument, Unauthorized
+from skiway.foundation.cache import Cache
 from skiway.foundation.clock import Clock, utc_now
-from skiway.security.authentication import Accounts, Admission, Identity, Principal, Roles, TokenHeaders
+from skiway.security.authentication import Accounts, Admission, Principal, Roles, TokenHeaders
 from skiway.security.identity_provider import LOGIN, check_url, metadata_of, post_form, quoted_error, unavailable
 from skiway.security.signing_keys import (
     PublishedKeys,
@@ -85,7 +84,7 @@ def open_keys(issuer: str, *, public_key: str = "", jwks_url: str = "", allow_ht
 class OidcAuthenticator:
     """Accepts tokens signed by the issuer. With `accounts`, the account of a token must exist.
 
-    Only `platform_subjects` may use platform roles: whoever assigns roles at the issuer may not be the operator of this server.
+    Only `platform_subjects` may use platform roles: those who assign roles at the issuer may not be the operators of this server.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class OidcAuthenticator:
         """The bearer of the token in the headers."""
         claims = self._verified(self._rules.headers.token(headers))
         self._check_time(claims)
-        return self._admission.admit(identity_of(claims, self._rules.claims))
+        return self._admission.admit(bearer_of(claims, self._rules.claims))
 
     def _verified(self, token: str) -> Mapping[str, Any]:
         """The claims of a token after verifying its signature, issuer and audience."""
@@ -180,8 +179,7 @@ class OidcAuthenticator:
             )
         if isinstance(error, jwt.InvalidSignatureError):
             return Unauthorized(
-                "the token's signature is invalid: get a new token from the issuer",
-                key="token.signature",
+                "the token's signature is invalid: get a new token from the issuer", key="token.signature"
             )
         if missing or isinstance(error, InvalidSubjectError):
             claim = missing or "sub"
@@ -216,15 +214,16 @@ LOCALE = "locale"
 GROUPS = "groups"
 
 
-def identity_of(claims: Mapping[str, Any], names: Session) -> Identity:
-    """The identity in the claims of a verified token. `a.b` names the claim `a.b`, or else `b` inside the claim `a`."""
+def bearer_of(claims: Mapping[str, Any], names: Session) -> Principal:
+    """The bearer of a verified token, without permissions. `a.b` names the claim `a.b`, or else `b` inside the claim `a`."""
     subject, locale = claims.get("sub"), claims.get(LOCALE)
     if not isinstance(subject, str) or not subject.strip():
         raise _invalid_claim("sub", "not the name of a caller")
-    return Identity(
+    return Principal(
         subject,
         _account(_claim(claims, names.account_claim), names.account_claim),
         _roles(claims, names.role_claim),
+        frozenset(),
         locale=locale if isinstance(locale, str) else "",
         expires_at=moment_of(claims, "exp"),
         groups=_groups(claims.get(GROUPS)),
@@ -340,8 +339,7 @@ class CodeLogin:
         check_url(issuer, allow_http=allow_http)
         self._issuer, self._client_id, self._client_secret = issuer, client_id, client_secret
         self._scopes, self._allow_http, self._timeout_s = scopes, allow_http, timeout_s
-        self._metadata: TTLCache[str, Mapping[str, Any]] = TTLCache(1, METADATA_S)
-        self._lock = Lock()
+        self._metadata = Cache[str, Mapping[str, Any]](1, lasting_s=METADATA_S)
 
     @property
     def name(self) -> str:
@@ -412,10 +410,6 @@ class CodeLogin:
         return found
 
     def _published(self) -> Mapping[str, Any]:
-        with self._lock:
-            found = self._metadata.get(self._issuer)
-        if found is None:
-            found = metadata_of(self._issuer, timeout_s=self._timeout_s, problem=LOGIN)
-            with self._lock:
-                self._metadata[self._issuer] = found
-        return found
+        return self._metadata.get(
+            self._issuer, lambda: metadata_of(self._issuer, timeout_s=self._timeout_s, problem=LOGIN)
+        )

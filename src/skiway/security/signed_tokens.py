@@ -5,7 +5,7 @@ that was signed for one purpose is not accepted for another.
 
 **Access tokens** are short-lived and stand for a static token, for clients that use OAuth 2. An access token names the hash
 of the static token that it was issued for, and is signed with a key that the servers share and that is in the secrets store.
-So whoever reads the file with the hashes cannot make one, and it is worthless as soon as the static token is revoked or
+A reader of the file with the hashes cannot make one, and it is worthless as soon as the static token is revoked or
 expires. It can be exchanged for a new one until the session ends; then the client must send its static token again.
 
 **Tokens of jobs** let a job use a door of the servers, for example from Spark. A token is signed with the key that the
@@ -25,17 +25,19 @@ import binascii
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from skiway.errors import PermissionDenied, Unauthorized
 from skiway.foundation.clock import Clock, utc_now
-from skiway.security.authentication import MEMBER_ROLE, READ, ROLES, Authorizer, Claim, Principal
+from skiway.security.authentication import MEMBER_ROLE, READ, ROLES, Authorizer, Principal
+
+T = TypeVar("T")
 
 
 class SignedText:
@@ -69,6 +71,25 @@ def _bytes(text: str) -> bytes:
     return urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[T]):
+    """Tokens of one kind: they begin with `prefix`, and contain a signed value of the type `content`."""
+
+    prefix: str
+    content: type[T]
+    signed: SignedText
+
+    def sealed(self, content: T) -> str:
+        return f"{self.prefix}{self.signed.seal(msgspec.json.encode(content))}"
+
+    def opened(self, token: str, *, unknown: str) -> T:
+        """The content of a token; raises `Unauthorized` with the message `unknown` if it was not issued here."""
+        content = self.signed.open(token.removeprefix(self.prefix))
+        if content is None:
+            raise Unauthorized(unknown, key="token.unknown")
+        return msgspec.json.decode(content, type=self.content)
+
+
 ACCESS_PREFIX: Final = "skiway_access_"
 
 
@@ -91,7 +112,7 @@ class AccessTokens:
     def __init__(
         self, key: bytes, *, lifetime_s: float = 3600, session_s: float = 43200, clock: Clock = utc_now
     ) -> None:
-        self._signed = SignedText(key, "access tokens")
+        self._kind = _Kind(ACCESS_PREFIX, AccessToken, SignedText(key, "access tokens"))
         self._lifetime, self._session = timedelta(seconds=lifetime_s), timedelta(seconds=session_s)
         self._clock = clock
 
@@ -109,15 +130,12 @@ class AccessTokens:
                 "the session of the access token is over: request a new one with the client's credentials",
                 key="token.session",
             )
-        content = msgspec.json.encode(AccessToken(digest, int(start.timestamp()), int(ends.timestamp())))
-        return f"{ACCESS_PREFIX}{self._signed.seal(content)}", int((ends - now).total_seconds())
+        content = AccessToken(digest, int(start.timestamp()), int(ends.timestamp()))
+        return self._kind.sealed(content), int((ends - now).total_seconds())
 
     def read(self, token: str, *, expired: bool = False) -> AccessToken:
         """The content of a token; raises `Unauthorized` if it was not issued here or, unless `expired`, has expired."""
-        found = self._signed.open(token.removeprefix(ACCESS_PREFIX))
-        if found is None:
-            raise Unauthorized("the access token is unknown: request a new one", key="token.unknown")
-        read = msgspec.json.decode(found, type=AccessToken)
+        read = self._kind.opened(token, unknown="the access token is unknown: request a new one")
         if not expired and self._clock() >= read.expires_at:
             raise Unauthorized(
                 f"the access token was valid until {read.expires_at.isoformat()}: request a new one",
@@ -140,12 +158,10 @@ class LeasedJob:
 
 
 class _JobToken(msgspec.Struct, array_like=True, frozen=True):
-    account_id: str
-    job_id: str
+    job: LeasedJob
     table_id: str
-    until: int
-    reads: tuple[str, ...] = ()
-    epoch: int = 0
+    reads: tuple[str, ...]
+    until: datetime
 
 
 class JobTokens:
@@ -154,82 +170,52 @@ class JobTokens:
     prefix: Final = JOB_PREFIX
 
     def __init__(
-        self,
-        key: Callable[[], bytes],
-        *,
-        runs: Callable[[LeasedJob], bool] = lambda _: False,
-        clock: Clock = utc_now,
+        self, key: Callable[[], bytes], *, runs: Callable[[LeasedJob], bool] = lambda _: False, clock: Clock = utc_now
     ) -> None:
         self._key, self._runs, self._clock = key, runs, clock
 
     @cached_property
-    def _signed(self) -> SignedText:
-        return SignedText(self._key(), "tokens of jobs")
+    def _kind(self) -> _Kind[_JobToken]:
+        return _Kind(JOB_PREFIX, _JobToken, SignedText(self._key(), "tokens of leased jobs"))
 
     def issue(self, job: LeasedJob, table_id: str) -> str:
         """A token for a job that maintains a table."""
-        return self._issue(job, table_id, ())
+        return self._kind.sealed(_JobToken(job, table_id, (), self._clock() + _LIFETIME))
 
     def issue_reader(self, job: LeasedJob, table_ids: Iterable[str]) -> str:
         """A token for a job, with which these tables can be read."""
-        return self._issue(job, "", tuple(sorted(set(table_ids))))
-
-    def _issue(self, job: LeasedJob, table_id: str, reads: tuple[str, ...]) -> str:
-        until = int((self._clock() + _LIFETIME).timestamp())
-        content = msgspec.json.encode(_JobToken(job.account_id, job.id, table_id, until, reads, job.epoch))
-        return f"{JOB_PREFIX}{self._signed.seal(content)}"
+        return self._kind.sealed(_JobToken(job, "", tuple(sorted(set(table_ids))), self._clock() + _LIFETIME))
 
     def principal(self, token: str) -> Principal:
         """The owner of a token. Raises `Unauthorized` if it was not issued here, has expired, or the job no longer runs with its lease."""
-        found = self._signed.open(token.removeprefix(JOB_PREFIX))
-        if found is None:
-            raise Unauthorized("the token of a job is unknown: start the job again", key="token.unknown")
-        read = msgspec.json.decode(found, type=_JobToken)
-        ends = datetime.fromtimestamp(read.until, UTC)
-        if self._clock() >= ends or not self._runs(LeasedJob(read.account_id, read.job_id, read.epoch)):
+        read = self._kind.opened(token, unknown="the token of a job is unknown: start the job again")
+        if self._clock() >= read.until or not self._runs(read.job):
             raise Unauthorized(
-                f"this run of the job {read.job_id} has ended, so its token is no longer valid", key="token.expired"
+                f"this run of the job {read.job.id} has ended, so its token is no longer valid", key="token.expired"
             )
-        if not read.table_id:
-            return Principal(
-                f"job:{read.job_id}",
-                read.account_id,
-                frozenset(),
-                frozenset(),
-                expires_at=ends,
-                reads=frozenset(read.reads),
-                read_only=True,
-            )
+        roles = frozenset({MEMBER_ROLE} if read.table_id else ())
         return Principal(
-            f"job:{read.job_id}",
-            read.account_id,
-            frozenset({MEMBER_ROLE}),
-            ROLES[MEMBER_ROLE],
-            expires_at=ends,
+            f"job:{read.job.id}",
+            read.job.account_id,
+            roles,
+            ROLES[MEMBER_ROLE] if roles else frozenset(),
+            expires_at=read.until,
             table_id=read.table_id,
+            reads=frozenset(read.reads),
+            read_only=not read.table_id,
         )
 
 
 QUERY_PREFIX: Final = "skiway_query_"
 
 
-class _QueryToken(msgspec.Struct, frozen=True):
-    subject: str
-    account: str
-    roles: list[str]
-    permissions: list[str]
-    groups: list[str]
-    claims: dict[str, Claim]
-    until: int
-
-
 class QueryTokens:
-    """Makes and reads query tokens."""
+    """Makes and reads query tokens, which contain the principal of a caller who can only read."""
 
     prefix: Final = QUERY_PREFIX
 
     def __init__(self, key: bytes, *, clock: Clock = utc_now) -> None:
-        self._signed = SignedText(key, "query tokens")
+        self._kind = _Kind(QUERY_PREFIX, Principal, SignedText(key, "principals of queries"))
         self._clock = clock
 
     def issue(self, principal: Principal, lifetime_s: float) -> str:
@@ -237,36 +223,18 @@ class QueryTokens:
         until = self._clock() + timedelta(seconds=lifetime_s)
         if principal.expires_at is not None:
             until = min(until, principal.expires_at)
-        content = _QueryToken(
-            principal.subject,
-            principal.account_id,
-            sorted(principal.roles),
-            sorted(principal.permissions & READ),
-            sorted(principal.groups),
-            dict(principal.claims),
-            int(until.timestamp()),
+        return self._kind.sealed(
+            replace(principal, permissions=principal.permissions & READ, expires_at=until, read_only=True)
         )
-        return f"{QUERY_PREFIX}{self._signed.seal(msgspec.json.encode(content))}"
 
     def principal(self, token: str) -> Principal:
         """The principal of a token; raises `Unauthorized` if it was not issued here, or has expired."""
-        found = self._signed.open(token.removeprefix(QUERY_PREFIX))
-        if found is None:
-            raise Unauthorized("the token of the query is unknown", key="token.unknown")
-        content = msgspec.json.decode(found, type=_QueryToken)
-        until = datetime.fromtimestamp(content.until, UTC)
-        if self._clock() >= until:
-            raise Unauthorized(f"the token of the query was valid until {until.isoformat()}", key="token.expired")
-        return Principal(
-            content.subject,
-            content.account,
-            frozenset(content.roles),
-            frozenset(content.permissions) & READ,
-            expires_at=until,
-            groups=frozenset(content.groups),
-            claims=content.claims,
-            read_only=True,
-        )
+        principal = self._kind.opened(token, unknown="the token of the query is unknown")
+        ends = principal.expires_at
+        assert ends is not None, "every query token expires"
+        if self._clock() >= ends:
+            raise Unauthorized(f"the token of the query was valid until {ends.isoformat()}", key="token.expired")
+        return principal
 
 
 class ReadOnlyAuthorizer:

@@ -25,7 +25,7 @@ import msgspec
 from skiway.errors import InvalidArgument, NotFound, Unauthorized
 from skiway.foundation.clock import Clock, utc_now
 from skiway.foundation.files import changing, replace_file
-from skiway.security.authentication import Accounts, Admission, Identity, Principal, Roles, TokenHeaders, normal_roles
+from skiway.security.authentication import Accounts, Admission, Principal, Roles, TokenHeaders, normal_roles
 from skiway.security.redaction import Redacted
 from skiway.security.signed_tokens import ACCESS_PREFIX, AccessToken, AccessTokens
 
@@ -104,7 +104,7 @@ def roles_of_user(
 ) -> frozenset[str] | None:
     """The roles of all valid tokens of a user in an account; None if there is no such token."""
     now = clock()
-    valid = [each for each in entries if each.expires_at is None or now < each.expires_at]
+    valid = [entry for entry in entries if entry.expires_at is None or now < entry.expires_at]
     found = [normal_roles(each.roles) for each in valid if (each.account, each.name) == (account, name)]
     return frozenset[str]().union(*found) if found else None
 
@@ -138,8 +138,9 @@ class TokenAuthenticator:
         """The owner of the token in the headers."""
         entry, access = self._found(self._headers.token(headers))
         ends = [each for each in (entry.expires_at, access.expires_at if access else None) if each is not None]
-        identity = Identity(entry.name, entry.account, frozenset(entry.roles), expires_at=min(ends) if ends else None)
-        principal = self._admission.admit(identity)
+        expires_at = min(ends) if ends else None
+        bearer = Principal(entry.name, entry.account, frozenset(entry.roles), frozenset(), expires_at=expires_at)
+        principal = self._admission.admit(bearer)
         self._on_use(entry)
         return principal
 
@@ -303,8 +304,7 @@ def _chosen(entries: Sequence[TokenEntry], name_or_id: str, path: Path) -> Seque
     found = by_name or [entry for entry in entries if long_enough and entry.sha256.startswith(name_or_id.lower())]
     if not found:
         raise NotFound(
-            f"the tokens file {path} has no token {name_or_id!r}: `skiway tokens list` shows names and ids",
-            key="token",
+            f"the tokens file {path} has no token {name_or_id!r}: `skiway tokens list` shows names and ids", key="token"
         )
     return found
 

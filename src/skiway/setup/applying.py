@@ -15,7 +15,6 @@ from skiway.client import Metastore
 from skiway.client.metastore import Id
 from skiway.client.metastore.calls import segments
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, SkiwayError
-from skiway.foundation.resources import Kind
 from skiway.model import v1
 from skiway.setup.declarations import (
     CHECKS,
@@ -302,7 +301,7 @@ def _grant(lake: Metastore, change: Change, item: Grant) -> None:
 def _object_id(lake: Metastore, reference: Object) -> v1.ResourceId:
     kind, name = object_kind(reference), object_name(reference)
     path: Sequence[str] = (name,) if kind == "catalog" else segments(name, resource=kind)
-    return v1.ResourceId(id=lake.directory.resolve(kind, path), kind=Kind(kind).number)
+    return v1.ResourceId(id=lake.directory.resolve(kind, path), kind=v1.ResourceKind.Value(f"RK_{kind.upper()}"))
 
 
 def _connector(lake: Metastore, change: Change, item: Connector, credentials: v1.ConnectorCredentials | None) -> None:

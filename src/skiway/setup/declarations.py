@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get
 import msgspec
 from msgspec import Meta
 
-from skiway.foundation.resources import WEBHOOK, Resource
+from skiway.foundation.resources import PLAIN, WEBHOOK, Resource
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -443,7 +443,10 @@ if TYPE_CHECKING:
 else:
     Webhook = declared(WEBHOOK)
 
-DESCRIBED: Final[Mapping[str, tuple[Resource, type[Described]]]] = {WEBHOOK.plural: (WEBHOOK, Webhook)}
+DESCRIBED: Final[Mapping[str, tuple[Resource, type[Described]]]] = {
+    WEBHOOK.plural: (WEBHOOK, Webhook),
+    **{resource.plural: (resource, declared(resource)) for resource in PLAIN},
+}
 """The kinds, and the classes of their declarations, by section."""
 
 
@@ -464,6 +467,18 @@ class Setup(Declaration, frozen=True):
     webhooks: tuple[Webhook, ...] | None = None
     grants: tuple[Grant, ...] | None = None
 
+
+if PLAIN and not TYPE_CHECKING:
+    Setup = msgspec.defstruct(
+        "Setup",
+        [(resource.plural, tuple[DESCRIBED[resource.plural][1], ...] | None, None) for resource in PLAIN],
+        bases=(Setup,),
+        namespace={"__doc__": Setup.__doc__},
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        omit_defaults=True,
+    )
 
 SECTION_OF: Final = {
     _declaration.__name__.lower(): _field.name

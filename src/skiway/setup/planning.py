@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from skiway.client.metastore.calls import dotted, segments
 from skiway.setup.declarations import (
+    DESCRIBED,
     SECTION_OF,
     SECTIONS,
     Account,
@@ -39,7 +40,7 @@ ORDER: Final = (
     "view",
     "rule",
     "pipeline",
-    "webhook",
+    *(resource.name for resource, _ in DESCRIBED.values()),
     "grant",
 )
 """Nothing becomes visible before the policies that protect it: tags and policies come before views and grants."""

@@ -233,7 +233,8 @@ class RunningJob(Control):
 
     def report(self, done: Progress) -> None:
         """Store the progress soon; of several reports only the last is stored."""
-        self._pending_progress = replace(done, stage=replace(done.stage, spark_ui=spark_ui()))
+        done.stage.spark_ui = spark_ui()
+        self._pending_progress = done
         self._wake.set()
 
     def release(self) -> None:

@@ -7,15 +7,3 @@ scans everything else.
 
 from skiway.sql.queries import Query, QueryEngine
 from skiway.sql.relations import CountsRows, DirectFiles, Find, SqlView, including, simple_view, unknown_column
-
-__all__ = [
-    "CountsRows",
-    "DirectFiles",
-    "Find",
-    "Query",
-    "QueryEngine",
-    "SqlView",
-    "including",
-    "simple_view",
-    "unknown_column",
-]

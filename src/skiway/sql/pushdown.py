@@ -43,7 +43,9 @@ def pushdown_filter(statement: exp.Expr, node: exp.Table, columns: pa.Schema) ->
     `columns` are those of the table.
     """
     try:
-        scopes = [scope for scope in traverse_scope(statement) if any(each is node for each in scope.sources.values())]
+        scopes = [
+            scope for scope in traverse_scope(statement) if any(source is node for source in scope.sources.values())
+        ]
     except SqlglotError:
         return None
     if len(scopes) != 1 or not _can_filter_early(scopes[0], node):
@@ -87,7 +89,7 @@ def _predicate(condition: exp.Expr, scope: Scope, node: exp.Table, columns: pa.S
             return Between(field.name, _value(test.args["low"], field), _value(test.args["high"], field))
         case exp.In() as test if test.expressions and not (test.args.get("query") or test.args.get("unnest")):
             field = column(test.this)
-            return In(field.name, tuple(_value(each, field) for each in test.expressions))
+            return In(field.name, tuple(_value(expression, field) for expression in test.expressions))
         case exp.Column() as alone if pa.types.is_boolean(column(alone).type):
             return Column(column(alone).name)
         case exp.Binary() as test if type(test) in OPERATORS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,21 +70,9 @@ class Query:
     plain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """A query that counts the rows of a table: the name of its only column, and the table."""
-
-    name: str
-    table: CountsRows
-
-    @property
-    def schema(self) -> pa.Schema:
-        return pa.schema([(self.name, pa.int64())])
-
-
 def _weight(parsed: Parsed) -> int:
     """What a query takes in the cache. One with points in time is too heavy: they can depend on the current time."""
-    has_times = any(each.unit for each in parsed.tables)
+    has_times = any(table.unit for table in parsed.tables)
     return _CACHED_CHARACTERS + 1 if has_times else 1000 + 2 * len(parsed.sql)
 
 
@@ -109,20 +97,16 @@ class QueryEngine:
         """Compile expressions over the columns of a row, in which `caller('name')` is the value of a claim."""
 
         def find() -> Sequence[Expression]:
-            process = self._queries.start(owner, inside=_is_inside.get())
-            try:
+            with closing(self._queries.start(owner, inside=_is_inside.get())) as process:
                 return process.expressions(texts, claims)
-            finally:
-                process.close()
 
         return self._expressions.get(json.dumps([texts, dict(claims)], sort_keys=True), find) if texts else []
 
     def columns(self, query: Query) -> pa.Schema:
         """The columns of a query, without running it."""
-        if (count := self._count(query)) is not None:
-            return count.schema
-        process = self._started(query)
-        try:
+        if (counted := self._counted(query)) is not None:
+            return counted[1]
+        with self._started(query) as process:
             parsed, relations, views = self._resolved(process, query, plan=False)
 
             def find() -> pa.Schema:
@@ -131,19 +115,14 @@ class QueryEngine:
                     pass
                 return schema
 
-            shapes = [(each.name, each.schema.serialize().to_pybytes()) for each in relations]
+            shapes = [(relation.name, relation.schema.serialize().to_pybytes()) for relation in relations]
             key = repr((parsed.sql, shapes, views, query.catalog, query.schema, query.plain))
             return self._columns.get(sha256(key.encode()).digest(), find)
-        finally:
-            process.close()
 
     def tables(self, query: Query) -> list[TableName]:
         """The names of the tables and views that a query names, without common table expressions."""
-        process = self._started(query)
-        try:
+        with self._started(query) as process:
             return names_in(self._parse(process, query.sql), query.find, (query.catalog, query.schema))
-        finally:
-            process.close()
 
     def rows(self, query: Query) -> Iterator[pa.RecordBatch]:
         """Run a query. It is cancelled when the iterator is closed, and when the client of the call is gone."""
@@ -153,55 +132,49 @@ class QueryEngine:
     @contextmanager
     def result(self, query: Query) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         """Run a query within the block: its columns and its rows."""
-        count = self._count(query)
-        rows = None if count is None else count.table.counted_rows()
-        if count is not None and rows is not None:
-            yield count.schema, iter([pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=count.schema)])
-            return
-        process = self._started(query)
-        try:
+        if (counted := self._counted(query)) is not None:
+            table, schema = counted
+            if (rows := table.counted_rows()) is not None:
+                yield schema, iter([pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=schema)])
+                return
+        with self._started(query) as process:
             yield self._run(process, query, *self._resolved(process, query, plan=True))
-        finally:
-            process.close()
 
     def explain(self, query: Query) -> str:
         """DuckDB's plan of a query, over the files that are left after pruning. The query does not run."""
-        process = self._started(query)
-        try:
+        with self._started(query) as process:
             _, rows = self._run(process, query, *self._resolved(process, query, plan=True), explain=True)
             return "".join(str(text) for batch in rows for text in batch.column("plan").to_pylist())
-        finally:
-            process.close()
 
     def bound(self, sql: str, values: pa.Table | None = None, *, owner: str = "") -> BoundQuery:
         """A query with the values of one row instead of its parameters; with NULL if there are no values."""
         size = 0 if values is None else values.nbytes
         require_at_most(MAX_PARAMETERS, size, "the parameters have {} bytes", remedy=_SMALLER, key="sql.too_large")
-        process = self._start(sql, owner)
-        try:
+        with self._start(sql, owner) as process:
             bound = process.bind(sql, values)
-        finally:
-            process.close()
         _check_size(bound.sql)
         return bound
 
-    def _count(self, query: Query) -> _Count | None:
-        """The table whose rows a query only counts; None for other queries. No process is needed to look it up."""
+    def _counted(self, query: Query) -> tuple[CountsRows, pa.Schema] | None:
+        """The table whose rows a query only counts, and the column of the query; None for other queries.
+
+        No process is needed to look it up.
+        """
         counted = row_count(query.sql)
         if counted is None or not (counted.schema or query.schema):
             return None
         table = query.find(counted.catalog or query.catalog, counted.schema or query.schema, counted.table)
-        return _Count(counted.name, table) if isinstance(table, CountsRows) else None
+        return (table, pa.schema([(counted.name, pa.int64())])) if isinstance(table, CountsRows) else None
 
-    def _started(self, query: Query) -> QueryProcess:
+    def _started(self, query: Query) -> closing[QueryProcess]:
         return self._start(query.sql, query.owner)
 
-    def _start(self, sql: str, owner: str) -> QueryProcess:
-        """A process for a query, which is killed if the client of the call leaves before the query has ended."""
+    def _start(self, sql: str, owner: str) -> closing[QueryProcess]:
+        """A process for a query within a block. It is killed if the client of the call leaves before the query has ended."""
         _check_size(sql)
         process = self._queries.start(owner, inside=_is_inside.get())
         current_request().when_ended(process.canceller())
-        return process
+        return closing(process)
 
     def _parse(self, process: QueryProcess, sql: str, prefix: str = "then") -> Parsed:
         return self._parsed.get((sql, prefix), lambda: process.parse(sql, prefix=prefix))
@@ -280,8 +253,10 @@ class MergeQuery:
 
     def sql(self, target: str, source_columns: Sequence[str]) -> str:
         """The query. `target` is the name of a relation that has the columns of the table and its row ids."""
-        clauses = [self._qualified(self._with_values(each, source_columns), source_columns) for each in self._clauses]
-        join = "FULL" if any(each.side == "target" for each in clauses) else "LEFT"
+        clauses = [
+            self._qualified(self._with_values(clause, source_columns), source_columns) for clause in self._clauses
+        ]
+        join = "FULL" if any(clause.side == "target" for clause in clauses) else "LEFT"
         columns = ", ".join(
             f"{self._value(name, type_, clauses)} AS {identifier(name)}" for name, type_ in self._columns.items()
         )
@@ -360,22 +335,26 @@ class MergeQuery:
 
     def _assigned(self, then: exp.Update) -> Mapping[str, exp.Expr] | None:
         values = {}
-        for each in then.expressions:
-            if isinstance(each, exp.Star):
+        for expression in then.expressions:
+            if isinstance(expression, exp.Star):
                 return None
-            if not (isinstance(each, exp.EQ) and isinstance(each.this, exp.Column)):
-                raise _invalid(f"{_sql(each)} is not an assignment: write column = value")
-            values[self._column(each.this.name)] = each.expression
+            if not (isinstance(expression, exp.EQ) and isinstance(expression.this, exp.Column)):
+                raise _invalid(f"{_sql(expression)} is not an assignment: write column = value")
+            values[self._column(expression.this.name)] = expression.expression
         return values or None
 
     def _inserted(self, then: exp.Insert) -> Mapping[str, exp.Expr] | None:
         names, given = then.this, then.expression
         if isinstance(names, exp.Star) or not given:
             if isinstance(names, exp.Tuple):
-                chosen = [self._column(each.name) for each in names.expressions]
+                chosen = [self._column(expression.name) for expression in names.expressions]
                 return {name: exp.column(name, table="source", quoted=True) for name in chosen}
             return None
-        columns = [each.name for each in names.expressions] if isinstance(names, exp.Tuple) else list(self._columns)
+        columns = (
+            [expression.name for expression in names.expressions]
+            if isinstance(names, exp.Tuple)
+            else list(self._columns)
+        )
         values = given.expressions if isinstance(given, exp.Tuple) else [given]
         if len(columns) != len(values):
             raise _invalid(f"INSERT has {len(columns)} columns and {len(values)} values")

@@ -19,9 +19,8 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from skiway.airport import ScanOptions, Table, TimePoint
-from skiway.airport.results import record_batches
-from skiway.airport.server.lookup import table_at
-from skiway.airport.tables import find_rowid_column
+from skiway.airport.server.host import table_at
+from skiway.airport.tables import find_rowid_column, record_batches
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.doors import require_at_most
 from skiway.sandbox.relations import FileGroup, NamedTable, Parsed, Relation, StoredQuery, TableName
@@ -120,8 +119,8 @@ def _simple_view(sql: str) -> SimpleView | None:
     place = (table.catalog, table.db, table.name)
     if len(select.expressions) == 1 and isinstance(star := select.expressions[0], exp.Star):
         return None if any(star.args.values()) else SimpleView(*place, {}, all=True)
-    names = [each.alias_or_name.casefold() for each in select.expressions]
-    if len(set(names)) < len(names) or any(each.find(exp.Star) for each in select.expressions):
+    names = [expression.alias_or_name.casefold() for expression in select.expressions]
+    if len(set(names)) < len(names) or any(expression.find(exp.Star) for expression in select.expressions):
         return None  # DuckDB renames columns whose names occur twice
     columns: dict[str, str] = {}
     for name, each in zip(names, select.expressions, strict=True):
@@ -193,7 +192,7 @@ def resolved(
     """
     resolver = _Resolver(parse, find, plan=plan)
     resolver.collect(parsed, default)
-    return [each.relation(plan=plan) for each in resolver.tables.values()], list(resolver.views.values())
+    return [table.relation(plan=plan) for table in resolver.tables.values()], list(resolver.views.values())
 
 
 def including(find: Find, name: TableName, table: Table) -> Find:

@@ -146,8 +146,9 @@ def check_page_size(size: int) -> int:
 
 def seal_token(listing: str, last: str) -> str:
     """Make a token that resumes `listing` right after the item `last`."""
-    name = last.encode()
-    return base64.urlsafe_b64encode(_digest(listing, name) + name).rstrip(b"=").decode()
+    name, scope = last.encode(), listing.encode()
+    digest = sha256(len(scope).to_bytes(4, "big") + scope + name).digest()[:DIGEST_BYTES]
+    return base64.urlsafe_b64encode(digest + name).rstrip(b"=").decode()
 
 
 def open_token(listing: str, token: str) -> str:
@@ -160,11 +161,6 @@ def open_token(listing: str, token: str) -> str:
     if seal_token(listing, last) != token:
         raise _invalid_token(token)
     return last
-
-
-def _digest(listing: str, name: bytes) -> bytes:
-    scope = listing.encode()
-    return sha256(len(scope).to_bytes(4, "big") + scope + name).digest()[:DIGEST_BYTES]
 
 
 def _invalid_token(token: str) -> InvalidArgument:

@@ -14,6 +14,7 @@ import msgspec
 
 from skiway.config.telemetry import Audit
 from skiway.errors import Internal, Unavailable
+from skiway.foundation.resources import PLAIN
 from skiway.telemetry.context import CallContext, call_facts, current_call
 from skiway.telemetry.definitions import AUDIT_ERRORS
 from skiway.telemetry.logs import LineFile
@@ -35,6 +36,7 @@ CATEGORIES = (
     "query",
     "connector",
     "system",
+    *(resource.name for resource in PLAIN),
 )
 
 log = logging.getLogger(__name__)

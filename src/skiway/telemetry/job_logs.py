@@ -37,8 +37,8 @@ class RecentLines:
 
     def add(self, text: str) -> None:
         """Add lines. Long ones are cut off, and control characters, which could change a terminal, are escaped."""
-        for each in text.split("\n"):
-            line = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", each)
+        for part in text.split("\n"):
+            line = _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", part)
             if len(line.encode()) > MAX_LINE_BYTES:
                 line = f"{line.encode()[:MAX_LINE_BYTES].decode(errors='ignore')}…"
             self._lines.append(line)
@@ -84,7 +84,7 @@ class CollectedLog(logging.Handler):
     def conceal(self, *values: str) -> None:
         """Mask these secrets, also in what was logged before."""
         with self._guard:
-            for value in filter(lambda each: len(each) >= MIN_SECRET, values):
+            for value in filter(lambda secret: len(secret) >= MIN_SECRET, values):
                 self._secrets |= {value, quote(value), quote(value, safe="")}
 
     @property
@@ -99,8 +99,8 @@ class CollectedLog(logging.Handler):
             return self._without_secrets(self._lines.text)
 
     def _without_secrets(self, text: str) -> str:
-        for each in sorted(self._secrets, key=len, reverse=True):
-            text = text.replace(each, MASK)
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, MASK)
         return text
 
 

@@ -295,9 +295,9 @@ def _without_nan(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
+        return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_nan(each) for each in value]
+        return [_without_nan(item) for item in value]
     return value
 
 
@@ -345,9 +345,9 @@ def redacted(value: object, *, name: str = "") -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): redacted(each, name=str(key)) for key, each in value.items()}
+        return {str(key): redacted(item, name=str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [redacted(each) for each in value]
+        return [redacted(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: redacted(getattr(value, each.name), name=each.name) for each in fields(value) if each.repr}
+        return {item.name: redacted(getattr(value, item.name), name=item.name) for item in fields(value) if item.repr}
     return redacted_text(str(value))

@@ -26,7 +26,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from skiway import __version__
 from skiway.config.telemetry import Otlp, Telemetry
-from skiway.telemetry.definitions import BOUNDS, Distribution, Family, Point
+from skiway.telemetry.definitions import BOUNDS, Family, Point
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 
@@ -114,19 +114,17 @@ def _data(family: Family, started_ns: int, now_ns: int) -> Sum | Gauge | Histogr
 
 
 def _number(point: Point, tags: tuple[str, ...], started_ns: int, now_ns: int) -> NumberDataPoint:
-    assert not isinstance(point.value, Distribution)
-    return NumberDataPoint(dict(zip(tags, point.tags, strict=True)), started_ns, now_ns, point.value)
+    return NumberDataPoint(dict(zip(tags, point.tags, strict=True)), started_ns, now_ns, point.number)
 
 
 def _distribution(point: Point, tags: tuple[str, ...], started_ns: int, now_ns: int) -> HistogramDataPoint:
-    assert isinstance(point.value, Distribution)
     return HistogramDataPoint(
         attributes=dict(zip(tags, point.tags, strict=True)),
         start_time_unix_nano=started_ns,
         time_unix_nano=now_ns,
-        count=point.value.count,
-        sum=point.value.total,
-        bucket_counts=point.value.buckets,
+        count=point.distribution.count,
+        sum=point.distribution.total,
+        bucket_counts=point.distribution.buckets,
         explicit_bounds=BOUNDS,
         min=cast(float, None),  # not recorded; None omits the field from the message
         max=cast(float, None),

@@ -1,19 +1,13 @@
 """Access for Iceberg clients to the files of single tables in object stores, without keys of their own.
 
 A client gets temporary credentials that are limited to the folder of one table, or the server signs its requests to S3.
-Both are limited to reading unless the caller may write the table, and both are refused to callers whom policies restrict.
+Both are limited to reading unless the caller may write the table, and both are refused to restricted callers.
 
-    access           which access a caller has to the files of a table
-    credentials      credentials for clients, and the interface of their providers
-    session_policy   the IAM policy that limits a session to a table
+    credentials      which access a caller has, credentials for clients, and tokens for tables that do not exist yet
     sts              credentials from AWS STS, or from the STS of MinIO
-    static_keys      keys of S3 that the operator configured
     gcs_tokens       access tokens of Google Cloud that are limited to a table
     azure_sas        shared access signatures for the folder of a table
-    s3_requests      which requests to S3 an access permits
-    sigv4            signatures of requests
-    signing          the signer: permits and signs requests
-    staged_tables    tokens for tables that do not exist yet
+    signing          the signer: permits and signs requests to S3
 """
 
 from collections.abc import Mapping

@@ -34,11 +34,10 @@ def delegation_client(account: str) -> Any:
     return DataLakeServiceClient(f"https://{account}.dfs.core.windows.net", DefaultAzureCredential())
 
 
-class AzureSignatures:
+class AzureSignatures(Sessions[TemporaryCredentials]):
     """Issues signatures that are limited to the folder of a table and to https. `storage` has the key of the account.
 
-    For accounts without a key, `client` returns the client that gets user delegation keys. The same caller gets the same
-    signature for the same access, until half of its lifetime is over.
+    For accounts without a key, `client` returns the client that gets user delegation keys.
     """
 
     def __init__(
@@ -49,22 +48,18 @@ class AzureSignatures:
         client: Callable[[str], Any] = delegation_client,
         clock: Clock = utc_now,
     ) -> None:
-        self._storage, self._lifetime, self._clock = storage, timedelta(seconds=lifetime_s), clock
-        self._client = client
+        super().__init__(clock)
+        self._storage, self._lifetime, self._client = storage, timedelta(seconds=lifetime_s), client
         self._keys: dict[str, tuple[Any, datetime]] = {}
-        self._lock = Lock()
-        self._sessions = Sessions[TemporaryCredentials](clock)
+        self._keys_lock = Lock()
 
     @property
     def lifetime_s(self) -> float:
         """See `CredentialsProvider`."""
         return self._lifetime.total_seconds()
 
-    def issue(self, access: TableAccess) -> TemporaryCredentials:
-        """See `CredentialsProvider`."""
-        return self._sessions.get(access, self._signed)
-
-    def _signed(self, access: TableAccess) -> TemporaryCredentials:
+    def new(self, access: TableAccess) -> TemporaryCredentials:
+        """A new signature."""
         container, account = azure_account(access.folder.bucket)
         expires_at = (self._clock() + self._lifetime).replace(microsecond=0)
         token = generate_directory_sas(
@@ -88,7 +83,7 @@ class AzureSignatures:
 
     def _delegation_key(self, account: str, *, until: datetime) -> Any:
         """A user delegation key that is valid until the signature expires."""
-        with self._lock:
+        with self._keys_lock:
             found, expires_at = self._keys.get(account, (None, until))
             if found is not None and expires_at >= until:
                 return found

@@ -1,8 +1,8 @@
 """Which access a caller has to the files of a table, and the credentials that clients receive for it.
 
 `CredentialsProvider` is the interface of what issues them. `StaticKeys` is the simplest one: keys that the operator
-configured, for stores without STS. They are not limited to a table: whoever has them can read, or write, everything that the
-store permits them to. So only callers who may do the same with all tables of their account, and whom no policy restricts,
+configured, for stores without STS. They are not limited to a table: a client with them can read, or write, everything that the
+store permits. So only callers who may do the same with all tables of their account, and whom no policy restricts,
 receive them, and only in the accounts that the operator names.
 
 A client writes the first files of a staged table before it commits it, when no record names its folder. To have its requests
@@ -11,7 +11,8 @@ signed, it sends a token that names the folder. Only the caller that staged the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import Lock
@@ -133,30 +134,29 @@ class CredentialsProvider(Protocol):
         """Credentials with this access and no more than the provider documents; None if there are none for it."""
 
 
-class _Expiring(Protocol):
-    @property
-    def expires_at(self) -> datetime | None: ...
+C = TypeVar("C", bound=Credentials)
 
 
-C = TypeVar("C", bound=_Expiring)
-
-
-class Sessions(Generic[C]):
-    """The credentials that were issued last, by access: the same access gets them again until half of their life is over."""
+class Sessions(ABC, Generic[C]):
+    """Issues credentials that expire. The same caller gets the same for the same access, until half of their life is over."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._issued: LRUCache[TableAccess, tuple[C, datetime]] = LRUCache(MAX_SESSIONS)
         self._lock = Lock()
 
-    def get(self, access: TableAccess, issue: Callable[[TableAccess], C]) -> C:
-        """The credentials for this access. `issue` returns new ones."""
+    @abstractmethod
+    def new(self, access: TableAccess) -> C:
+        """New credentials for this access."""
+
+    def issue(self, access: TableAccess) -> C:
+        """See `CredentialsProvider`."""
         now = self._clock()
         with self._lock:
             found = self._issued.get(access)
         if found is not None and now <= found[1]:
             return found[0]
-        issued = issue(access)
+        issued = self.new(access)
         if issued.expires_at is not None:
             with self._lock:
                 self._issued[access] = issued, now + (issued.expires_at - now) / 2

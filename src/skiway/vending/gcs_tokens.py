@@ -51,25 +51,19 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-class GcsTokens:
-    """Issues tokens that are limited to a table. `source` has the credentials of the server.
-
-    The same caller gets the same token for the same access, until half of its lifetime is over.
-    """
+class GcsTokens(Sessions[TemporaryCredentials]):
+    """Issues tokens that are limited to a table. `source` has the credentials of the server."""
 
     lifetime_s: Final = 300.0
     """The metadata server of a Google machine returns tokens that are valid for five minutes to an hour."""
 
     def __init__(self, source: GoogleToken, *, endpoint: str = TOKEN_ENDPOINT, clock: Clock = utc_now) -> None:
-        self._source, self._clock = source, clock
+        super().__init__(clock)
+        self._source = source
         self._client: Any = Client(endpoint)  # type: ignore[no-untyped-call]
-        self._sessions = Sessions[TemporaryCredentials](clock)
 
-    def issue(self, access: TableAccess) -> TemporaryCredentials:
-        """See `CredentialsProvider`."""
-        return self._sessions.get(access, self._exchange)
-
-    def _exchange(self, access: TableAccess) -> TemporaryCredentials:
+    def new(self, access: TableAccess) -> TemporaryCredentials:
+        """A new token, in exchange for that of the server."""
         own, own_expiry = self._source.current(at_least=_RENEWED)
         try:
             answer = self._client.exchange_token(

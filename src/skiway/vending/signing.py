@@ -36,7 +36,6 @@ def signed_headers(
     headers: Mapping[str, str],
     region: str,
     at: datetime,
-    service: str = "s3",
 ) -> Mapping[str, str]:
     """The headers to sign, in lower case, together with `authorization`.
 
@@ -58,9 +57,12 @@ def signed_headers(
             signed["x-amz-content-sha256"],
         ]
     )
-    scope = f"{moment[:8]}/{region}/{service}/aws4_request"
+    scope = f"{moment[:8]}/{region}/s3/aws4_request"
     to_sign = f"{ALGORITHM}\n{moment}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
-    signature = hmac.new(_key(keys, moment[:8], region, service), to_sign.encode(), sha256).hexdigest()
+    key = f"AWS4{keys.secret_access_key}".encode()
+    for part in scope.split("/"):
+        key = hmac.new(key, part.encode(), sha256).digest()
+    signature = hmac.new(key, to_sign.encode(), sha256).hexdigest()
     credential = f"{keys.access_key_id}/{scope}"
     return {
         **signed,
@@ -70,13 +72,6 @@ def signed_headers(
 
 def _encoded(parameters: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(quote(name, safe=_SAFE), quote(value, safe=_SAFE)) for name, value in parameters.items()]
-
-
-def _key(keys: S3Keys, day: str, region: str, service: str) -> bytes:
-    key = f"AWS4{keys.secret_access_key}".encode()
-    for part in (day, region, service, "aws4_request"):
-        key = hmac.new(key, part.encode(), sha256).digest()
-    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +156,8 @@ def permitted(request: S3Request, access: TableAccess, service: S3Service) -> Ob
     """The request, if `access` permits it; raises `PermissionDenied` or `InvalidArgument` otherwise."""
     parts, bucket, key = service.bucket_and_key(request.uri)
     parameters = _parameters(parts.query, request.uri)
-    operation = _operation(request.method, is_object=bool(key), names=frozenset(parameters))
+    alike = (each for each in _OPERATIONS if (each.method, each.is_object) == (request.method, bool(key)))
+    operation = next((each for each in alike if parameters.keys() - each.optional == each.required), None)
     if operation is None:
         what = f"parameters {', '.join(sorted(parameters))[:200]}" if parameters else "no parameters"
         raise PermissionDenied(
@@ -178,7 +174,8 @@ def permitted(request: S3Request, access: TableAccess, service: S3Service) -> Ob
     if bucket != access.folder.bucket:
         raise _outside(f"bucket {bucket[:100]!r}", access)
     headers = _headers(request.headers)
-    named = [key] if key else _named_keys(operation, parameters, request)
+    # A request on the bucket is about objects to delete, or about the prefix of a listing.
+    named = [key] if key else _keys_to_delete(request.body) if operation.has_body else [parameters["prefix"]]
     for each in named:
         if not _is_inside(each, access):
             raise _outside(f"{each[:300]!r}", access)
@@ -219,24 +216,10 @@ _OPERATIONS: Final = (
 )
 
 
-def _operation(method: str, *, is_object: bool, names: frozenset[str]) -> _Operation | None:
-    for each in _OPERATIONS:
-        if (each.method, each.is_object) == (method, is_object) and names - each.optional == each.required:
-            return each
-    return None
-
-
 _XML_DECLARATION: Final = re.compile(
     r"""\A\s*<\?xml\s+version=["']1\.0["'](\s+encoding=["']utf-8["'])?(\s+standalone=["'](yes|no)["'])?\s*\?>""",
     re.IGNORECASE,
 )
-
-
-def _named_keys(operation: _Operation, parameters: Mapping[str, str], request: S3Request) -> list[str]:
-    """The keys that a request on the bucket is about: the prefix of a listing, or the objects to delete."""
-    if not operation.has_body:
-        return [parameters["prefix"]]
-    return _keys_to_delete(request.body)
 
 
 def _keys_to_delete(body: str | None) -> list[str]:
@@ -261,7 +244,7 @@ def _keys_to_delete(body: str | None) -> list[str]:
     if not objects or len(flags) > 1 or len(objects) + len(flags) != len(root):
         raise invalid
     # Exactly one Key: a VersionId would delete an old version, and of two keys, stores may take either.
-    named = [each[0] for each in objects if [inner.tag for inner in each] == [f"{space}Key"]]
+    named = [entry[0] for entry in objects if [inner.tag for inner in entry] == [f"{space}Key"]]
     found = [each.text or "" for each in named]
     blank = [root, *objects]
     if len(named) != len(objects) or len(set(found)) != len(found) or any(map(len, (*named, *flags))):

@@ -94,26 +94,20 @@ def sts_client(*, region: str | None, endpoint: str | None, keys: S3Keys | None)
     return boto3.session.Session(region_name=region, **given).client("sts", endpoint_url=endpoint, config=CONFIG)
 
 
-class StsCredentials:
-    """Issues credentials of role sessions.
-
-    The same caller gets the same session for the same access, until half of its lifetime is over.
-    """
+class StsCredentials(Sessions[S3Keys]):
+    """Issues credentials of role sessions."""
 
     def __init__(self, client: Any, role: StsRole, *, clock: Clock = utc_now) -> None:
+        super().__init__(clock)
         self._client, self._role = client, role
-        self._sessions = Sessions[S3Keys](clock)
 
     @property
     def lifetime_s(self) -> float:
         """See `CredentialsProvider`."""
         return self._role.lifetime_s
 
-    def issue(self, access: TableAccess) -> S3Keys:
-        """See `CredentialsProvider`."""
-        return self._sessions.get(access, self._assume)
-
-    def _assume(self, access: TableAccess) -> S3Keys:
+    def new(self, access: TableAccess) -> S3Keys:
+        """The keys of a new session."""
         external = {"ExternalId": self._role.external_id} if self._role.external_id else {}
         try:
             found = self._client.assume_role(

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from skiway.foundation.resources import PLAIN
 from skiway.presentation.results import json_values
 from skiway.presentation.tables import format_size
 from skiway.web import charts
@@ -52,7 +53,8 @@ def _environment() -> Environment:
     made.filters.update(
         size=_size, count=_count, when=_when, age=_age, cell=_cell, percent=_percent, pairs=_pairs, ends=_ends
     )
-    made.globals.update(charts=charts, path_to=path_to)
+    plain_pages = tuple((resource.plural.capitalize(), path_to(resource.plural)) for resource in PLAIN)
+    made.globals.update(charts=charts, path_to=path_to, plain_pages=plain_pages)
     return made
 
 

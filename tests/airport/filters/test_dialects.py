@@ -32,7 +32,7 @@ from airport.filters.databases import Database, Postgres, SQLite, values_of
 from airport.filters.predicates import Client, conditions
 from airport.filters.recorded import PREDICATES, WITH_FILTER, special_rows
 from skiway.airport import filters
-from skiway.airport.filters.dialects import Dialect
+from skiway.airport.filters.sql import Dialect
 from skiway.errors import InvalidArgument
 from storage.homes import running_postgres
 

@@ -14,7 +14,7 @@ import pytest
 from airport.memory.tables import begin, content, delete, insert, people, update, write
 from skiway.airport.catalog import CreateTable
 from skiway.airport.memory import MemoryCatalog
-from skiway.airport.server.ddl import read_create_table
+from skiway.airport.server.actions import read_create_table
 from skiway.airport.wire.protocol import Binary, CreateTableRequest
 from skiway.errors import ConstraintViolation, InvalidArgument, LimitExceeded, TimedOut
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from skiway.airport import Request, ScanOptions, Table
-from skiway.airport.server.host import ScannedTables
-from skiway.airport.server.lookup import OpenedTable
+from skiway.airport.server.host import OpenedTable, ScannedTables
 from skiway.airport.server.tickets import ObjectPath
 from skiway.errors import NotFound
 

@@ -20,7 +20,7 @@ import pytest
 
 from airport.raw import Raw, code_of
 from skiway.airport import CatalogBuilder, InOutCall, ScanOptions, Server, TableInOutFunction, current_request
-from skiway.airport.results import record_batches
+from skiway.airport.tables import record_batches
 from skiway.airport.wire.frames import parse_frame
 from skiway.airport.wire.protocol import ROWID_COLUMN, Progress, decode
 from skiway.client import AirportClient

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airport.wire.test_frames import TYPES, array_of
-from skiway.airport.server.lookup import read_row
+from skiway.airport.functions import read_row
 from skiway.airport.wire.encoding import CONTINUATION, Compression, PlainMessageStream
 from skiway.airport.wire.frames import BODY, HEADER, BatchReader, FrameWriter, parse_frame, varint
 from skiway.airport.wire.sizes import MAX_DECODED_BYTES, check_message, check_values

@@ -15,11 +15,9 @@ from client.recorder import Scripted, endpoints, frames, ordinary
 from skiway.airport import FunctionCall as ServedCall
 from skiway.airport import FunctionCallRequest, Server, TableRef
 from skiway.airport.catalog import Catalog, Schema, Table
-from skiway.airport.table_refs import ALLOWED
 from skiway.airport.wire import protocol
 from skiway.airport.wire.protocol import FunctionCallUri, encode
 from skiway.client import AirportClient, Endpoint, FunctionCall, col
-from skiway.client.airport.results import READERS
 from skiway.errors import Internal, PermissionDenied, Unavailable, Unsupported
 from skiway.model import flight_pb2 as flight
 
@@ -222,10 +220,6 @@ def test_call_without_duckdb_is_rejected_with_what_to_install(
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(Unsupported, match=r"pip install 'skiway\[memory\]'"):
         db.scan("s.t").read_all()
-
-
-def test_client_runs_every_function_our_server_may_send() -> None:
-    assert READERS == ALLOWED
 
 
 # -- servers that are not trusted ----------------------------------------------------------------------------------------

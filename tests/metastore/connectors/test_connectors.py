@@ -66,15 +66,15 @@ def update(factory: ResourceFactory, secrets: Any, of: v1.Connector, *paths: str
         update_mask=mask(*paths),
         precondition=precondition,
     )
-    return connectors.update(factory.home, request_, secrets=secrets).connector
+    return connectors.calls(secrets).update(factory.home, request_).connector
 
 
 def get(factory: ResourceFactory, of: v1.Connector) -> v1.Connector:
-    return connectors.get(factory.home, v1.GetConnectorRequest(connector_id=of.resource_id)).connector
+    return connectors.calls(None).get(factory.home, v1.GetConnectorRequest(connector_id=of.resource_id)).connector
 
 
 def delete(factory: ResourceFactory, secrets: Any, of: v1.Connector) -> None:
-    connectors.delete(factory.home, v1.DeleteConnectorRequest(connector_id=of.resource_id), secrets=secrets)
+    connectors.calls(secrets).delete(factory.home, v1.DeleteConnectorRequest(connector_id=of.resource_id))
 
 
 def token(factory: ResourceFactory, secrets: Any, of: v1.Connector) -> str | None:
@@ -126,7 +126,7 @@ def test_secret_looking_values_of_older_records_are_masked_and_survive_a_round_t
     older.auth.header_hints.update({"X-Auth": "planted", "Accept": "json", "X-Plain": "Bearer planted"})
     repository.update(old, older)
 
-    found = connectors.get(factory.home, v1.GetConnectorRequest(connector_id=created.resource_id)).connector
+    found = connectors.calls(None).get(factory.home, v1.GetConnectorRequest(connector_id=created.resource_id)).connector
     assert "planted" not in str(found)
     assert "planted" not in str(connectors.list_(factory.home, v1.ListConnectorsRequest()))
     assert found.uri == "https://host/x?****"
@@ -460,7 +460,7 @@ def test_update_changes_only_the_masked_fields(factory, secrets):
 def test_update_without_a_change_writes_nothing(factory, secrets):
     answer = create(factory, secrets, auth=WITH_TOKEN)
     update(factory, secrets, answer.connector, "uri", uri=answer.connector.uri)
-    again = connectors.get(factory.home, v1.GetConnectorRequest(connector_id=answer.connector.resource_id))
+    again = connectors.calls(None).get(factory.home, v1.GetConnectorRequest(connector_id=answer.connector.resource_id))
     assert again.meta == answer.meta
 
 
@@ -691,7 +691,7 @@ def test_account_with_connectors_cannot_be_deleted_and_connectors_are_private_to
     factory.account("a2")
     other_realm = factory.realm("a2")
     with expect_error(NotFound, "connector"):
-        connectors.get(other_realm, v1.GetConnectorRequest(connector_id=created.resource_id))
+        connectors.calls(secrets).get(other_realm, v1.GetConnectorRequest(connector_id=created.resource_id))
     assert connectors.list_(other_realm, v1.ListConnectorsRequest()).page.total_size == 0
     with expect_error(Conflict, "account.not_empty"):
         accounts.delete(factory.platform, v1.DeleteAccountRequest(account_id=v1.ResourceId(id="a1")))
@@ -739,11 +739,10 @@ def test_crash_at_any_step_leaves_working_connectors_and_gc_deletes_other_secret
                     spec=v1.ConnectorSpec(uri="file:///new", auth=v1.ConnectorAuthSpec(credentials=OTHER)),
                     update_mask=mask("auth", "uri"),
                 )
-                connectors.update(realm, request, secrets=crashing_secrets)
+                connectors.calls(crashing_secrets).update(realm, request)
             else:
-                connectors.delete(
-                    realm, v1.DeleteConnectorRequest(connector_id=created.resource_id), secrets=crashing_secrets
-                )
+                request = v1.DeleteConnectorRequest(connector_id=created.resource_id)
+                connectors.calls(crashing_secrets).delete(realm, request)
         except Crashed:
             pass
         assert damage(factory.stores) == []
@@ -874,4 +873,4 @@ def test_source_that_may_not_be_opened_is_rejected_when_it_is_defined(
         update_mask=mask("uri", "properties"),
     )
     with pytest.raises(PermissionDenied):
-        connectors.update(factory.home, changed, secrets=secrets, access=CLOSED)
+        connectors.calls(secrets, CLOSED).update(factory.home, changed)

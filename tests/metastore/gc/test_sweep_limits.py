@@ -105,20 +105,6 @@ def test_slices_are_added() -> None:
     assert one.followed_by(two) == Slice(3, ("a", "b"), ("x", "y"), "t2")
 
 
-@pytest.mark.parametrize(("seconds", "slices"), [(0.0, 1), (2.0, 2), (2.5, 3), (100.0, 5)])
-def test_sweeps_stop_when_their_time_is_up(seconds: float, slices: int) -> None:
-    """Each slice takes a second; a slice that starts in time is finished."""
-    now, steps = [0.0], list[str | None]()
-
-    def sweep(token: str | None) -> Slice:
-        now[0] += 1
-        steps.append(token)
-        return Slice(1, next_token=str(len(steps)) if len(steps) < 5 else None)
-
-    found = gc.run(sweep, seconds=seconds, token="first", monotonic=lambda: now[0])
-    assert (found.looked_at, steps[0]) == (slices, "first")
-
-
 @pytest.fixture
 def managed(factory: ResourceFactory, tmp_path: Path) -> ManagedTableFactory:
     return ManagedTableFactory.at(factory, tmp_path)

@@ -167,7 +167,7 @@ def test_first_files_of_a_running_statement_are_as_recent_as_its_last(
     age(folder)
     writer.write(pa.record_batch({"x": pa.array([2], pa.int64())}))
     assert sweep(managed).removed == ()
-    managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), writer.close())
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), append(writer.close()))
     assert managed.rows(table) == [1, 2]
 
 
@@ -177,7 +177,7 @@ def test_statement_whose_files_were_swept_fails_and_commits_nothing(managed: Man
     age(folder)
     assert len(sweep(managed).removed) == 1
     with pytest.raises(PreconditionFailed, match="was deleted before the commit"):
-        managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
+        managed_tables.change(managed.home, managed.warehouse, id_of(table), append(files))
     assert managed.rows(table) == [1]
 
 

@@ -271,7 +271,7 @@ def test_position_with_many_files_is_a_file_that_lives_as_long_as_its_snapshot(o
     second = summary(orders)[POSITION_FILE]
     files, table_id = orders.table().files, orders.table().table.resource_id
     clock.advance(30 * DAY)
-    assert remove_orphans(lake.home, lake.warehouse, table_id, dry_run=False).files == ()
+    assert remove_orphans(lake.home, lake.warehouse, table_id, dry_run=False).files == []
     expire_snapshots(lake.home, lake.warehouse, table_id, max_age_ms=1, min_count=1, dry_run=False)
     assert (files.find(first), files.find(second) is not None) == (None, True)
     assert not orders.load()

@@ -78,7 +78,7 @@ def test_copy_is_updated_and_checked_again(factory):
         request = v1.UpdateConnectorRequest(
             connector_id=made.resource_id, spec=v1.ConnectorSpec(copy=copy), update_mask=mask("copy")
         )
-        return connectors.update(factory.home, request, secrets=SECRETS).connector
+        return connectors.calls(SECRETS).update(factory.home, request).connector
 
     with expect_error(InvalidArgument, "field.invalid", field="copy.key_columns"):
         update(v1.CopySettings(mode=UPSERT))

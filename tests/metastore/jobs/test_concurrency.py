@@ -37,7 +37,7 @@ def enqueue_jobs(factory: ResourceFactory) -> list[str]:
     connector_id = connector(factory).resource_id
     realm = Realm(factory.stores, "a1")
     scopes = [v1.JobScope(table=f"t{number}") for number in range(JOBS)]
-    return [jobs.enqueue(realm, connector_id, scope=scope).job_id for scope in scopes]
+    return [jobs.enqueue(realm, v1.Job(connector_id=connector_id, scope=scope)).job_id for scope in scopes]
 
 
 def run_workers(
@@ -143,7 +143,7 @@ def test_concurrent_identical_triggers_create_one_job(servers):
 
 def test_job_cancelled_while_it_is_leased_ends_in_one_state(servers):
     connector_id = connector(servers[0]).resource_id
-    job_id = jobs.enqueue(Realm(servers[0].stores, "a1"), connector_id).job_id
+    job_id = jobs.enqueue(Realm(servers[0].stores, "a1"), v1.Job(connector_id=connector_id)).job_id
 
     def act(realm: Realm, number: int) -> object:
         if number % 2:

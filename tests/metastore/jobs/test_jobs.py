@@ -21,6 +21,7 @@ from skiway.metastore.records import keys
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.journal import added_event
 from skiway.metastore.records.kinds import JOB
+from skiway.metastore.records.realm import timestamp
 from skiway.model import v1
 
 
@@ -194,7 +195,7 @@ def test_different_scope_kind_or_connector_creates_a_separate_job(factory, files
         trigger(factory, files, destination_table_display_name="t"),
         trigger(factory, files, destination_namespace_paths=[v1.NamespacePath(segments=["a.b"])]),
         trigger(factory, files, destination_namespace_paths=[v1.NamespacePath(segments=["a", "b"])]),
-        jobs.enqueue(factory.home, files.resource_id, modes=[v1.CAP_METADATA_ONLY_CORE]).job_id,
+        jobs.enqueue(factory.home, v1.Job(connector_id=files.resource_id, modes=[v1.CAP_METADATA_ONLY_CORE])).job_id,
     }
     assert len(found) == 7
 
@@ -204,7 +205,7 @@ def test_paused_missing_or_foreign_connector_gets_no_job(factory, files):
     request = v1.UpdateConnectorRequest(
         connector_id=files.resource_id, spec=v1.ConnectorSpec(state=v1.CS_PAUSED), update_mask={"paths": ["state"]}
     )
-    connectors.update(factory.home, request, secrets=None)
+    connectors.calls(None).update(factory.home, request)
     with expect_error(PreconditionFailed, "connector.not.active", name="files", state="paused"):
         trigger(factory, files)
     with expect_error(NotFound, "connector"):
@@ -225,7 +226,7 @@ def test_connector_deleted_during_enqueue_is_not_found(factory, files, monkeypat
         pointer = factory.stores.pointers.get(keys.connector("a1", files.resource_id.id))
         if pointer is not None:
             request = v1.DeleteConnectorRequest(connector_id=files.resource_id)
-            connectors.delete(factory.home, request, secrets=None)
+            connectors.calls(None).delete(factory.home, request)
         return original(realm, new)
 
     monkeypatch.setattr(jobs_api, "_same", delete_connector_first)
@@ -243,8 +244,9 @@ def test_malformed_column_is_rejected(factory, files, column):
 @behavior(73)
 def test_jobs_are_leased_in_the_order_they_are_due(factory, files):
     def enqueue(name: str, seconds: float) -> str:
-        due_at = factory.clock() + timedelta(seconds=seconds)
-        return jobs.enqueue(factory.home, files.resource_id, scope=v1.JobScope(table=name), due_at=due_at).job_id
+        due_at = timestamp(factory.clock() + timedelta(seconds=seconds))
+        work = v1.Job(connector_id=files.resource_id, scope=v1.JobScope(table=name), next_attempt_at=due_at)
+        return jobs.enqueue(factory.home, work).job_id
 
     third, first, later = enqueue("a", -1), enqueue("b", -3), enqueue("d", 60)
     second = enqueue("c", -2)
@@ -265,7 +267,7 @@ def test_worker_gets_jobs_of_all_accounts(factory, files):
     )
     elsewhere.all(jobs_schedule.CONNECTOR).create(created)  # type: ignore[attr-defined]
     trigger(factory, files)
-    jobs.enqueue(elsewhere, created.resource_id)
+    jobs.enqueue(elsewhere, v1.Job(connector_id=created.resource_id))
     given = {queue(factory).lease("w").job.account_id for _ in range(2)}
     assert given == {"a1", "a2"}
 
@@ -483,7 +485,7 @@ def test_job_of_another_account_is_not_found(factory, files):
 def test_deleting_a_connector_deletes_its_jobs(factory, files):
     running, waiting = trigger(factory, files), trigger(factory, files, full_rescan=True)
     lease = queue(factory).lease("w")
-    connectors.delete(factory.home, v1.DeleteConnectorRequest(connector_id=files.resource_id), secrets=None)
+    connectors.calls(None).delete(factory.home, v1.DeleteConnectorRequest(connector_id=files.resource_id))
     states = {lease.job.job_id: v1.JS_RUNNING, ({running, waiting} - {lease.job.job_id}).pop(): v1.JS_CANCELLED}
     assert {each: job(factory, each).state for each in states} == states
     assert queue(factory).renew(lease).cancel_requested

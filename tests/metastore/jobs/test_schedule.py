@@ -43,7 +43,7 @@ def update_connector(factory: ResourceFactory, of: v1.Connector, *paths: str, **
     request = v1.UpdateConnectorRequest(
         connector_id=of.resource_id, spec=v1.ConnectorSpec(**spec), update_mask=mask(*paths)
     )
-    return connectors.update(factory.home, request, secrets=None).connector  # type: ignore[arg-type]
+    return connectors.calls(None).update(factory.home, request).connector  # type: ignore[arg-type]
 
 
 def test_connector_with_a_policy_runs_at_once_and_then_every_interval(factory: ResourceFactory):
@@ -128,7 +128,7 @@ def test_no_job_is_created_while_another_is_running(factory: ResourceFactory):
 
 def test_deleting_a_connector_removes_it_from_the_schedule(factory: ResourceFactory):
     created = connector(factory, policy=policy())
-    connectors.delete(factory.home, v1.DeleteConnectorRequest(connector_id=created.resource_id), secrets=None)  # type: ignore[arg-type]
+    connectors.calls(None).delete(factory.home, v1.DeleteConnectorRequest(connector_id=created.resource_id))  # type: ignore[arg-type]
     assert list(factory.stores.pointers.scan("/schedule/")) == []
     assert begin_due_jobs(factory) == 0
 

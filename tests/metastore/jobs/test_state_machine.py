@@ -19,6 +19,7 @@ from skiway.errors import Conflict, NotFound
 from skiway.metastore import gc, jobs
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import ACTIVE, FINISHED, Lease
+from skiway.metastore.records.realm import timestamp
 from skiway.model import v1
 from skiway.storage import open_stores
 from storage.homes import Clock
@@ -67,7 +68,8 @@ class Queue(RuleBasedStateMachine):
     @rule(target=created, table=st.sampled_from("abc"), delay_s=st.sampled_from([0, 0, 5]))
     def enqueue(self, table, delay_s):
         due_at = self.clock.later(delay_s)
-        found = jobs.enqueue(self.factory.home, self.connector_id, scope=v1.JobScope(table=table), due_at=due_at).job_id
+        work = v1.Job(connector_id=self.connector_id, scope=v1.JobScope(table=table), next_attempt_at=timestamp(due_at))
+        found = jobs.enqueue(self.factory.home, work).job_id
         active = [each for each, job in self.model.items() if job.table == table and job.state in ACTIVE]
         if active:
             assert [found] == active

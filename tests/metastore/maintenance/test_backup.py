@@ -128,7 +128,10 @@ def test_credentials_that_are_replaced_during_a_backup_are_restored(
     with open_stores("memory://") as restored:
         restore_backup(restored, tmp_path / "backup", secrets=tmp_path / "new", warehouse=filled.warehouse)
         again, stored = Realm(restored, "a1"), open_secrets((tmp_path / "new").as_uri())
-        records = [connectors.get(again, v1.GetConnectorRequest(connector_id=v1.ResourceId(id=each))) for each in made]
+        records = [
+            connectors.calls(None).get(again, v1.GetConnectorRequest(connector_id=v1.ResourceId(id=each)))
+            for each in made
+        ]
         found = [credentials(again, stored, each.connector) for each in records]
     assert [each and each.bearer.token for each in found] == ["new", "old"]
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "backup" / "secrets").rglob("*")} == {0}
@@ -153,7 +156,7 @@ def _replace_credentials(realm: Realm, secrets: SecretsStore, connector_id: str,
         spec=v1.ConnectorSpec(auth=v1.ConnectorAuthSpec(credentials=_bearer(token))),
         update_mask=mask("auth.credentials"),
     )
-    connectors.update(realm, request, secrets=secrets)
+    connectors.calls(secrets).update(realm, request)
 
 
 def _bearer(token: str) -> v1.ConnectorCredentials:

@@ -164,7 +164,7 @@ def test_commit_whose_metadata_cannot_be_synced_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(TableFiles, "seal", fail)
         with pytest.raises(Unavailable, match="cannot be synced"):
-            managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
+            managed_tables.change(managed.home, managed.warehouse, id_of(table), append(files))
     assert managed.rows(table) == [1]
     assert damage(factory.stores) == []
 
@@ -192,7 +192,7 @@ def appending(managed: ManagedTableFactory) -> Change:
 
     def change(realm: Realm) -> None:
         if managed.rows(table) == [1]:
-            managed_tables.append_with_retry(realm, managed.warehouse, id_of(table), files)
+            managed_tables.change(realm, managed.warehouse, id_of(table), append(files))
 
     return change
 
@@ -338,7 +338,7 @@ def test_commit_with_an_unknown_outcome_keeps_its_files(
     with monkeypatch.context() as patch:
         patch.setattr(type(factory.stores.pointers), "_apply", apply_and_lose_the_connection)
         with pytest.raises(Unavailable):
-            managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
+            managed_tables.change(managed.home, managed.warehouse, id_of(table), append(files))
     assert managed.rows(table) == [1, 2]
 
 
@@ -359,7 +359,7 @@ def test_locked_store_is_waited_for_only_once(
     with monkeypatch.context() as patched:
         patched.setattr(factory.stores.pointers, "_apply", busy)
         with pytest.raises(Busy):
-            managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), written)
+            managed_tables.change(managed.home, managed.warehouse, id_of(table), append(written))
     assert len(waits) == 1
     managed.warehouse.files(table.metadata.location).remove([each.file_path for each in written])
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -199,7 +199,7 @@ def test_stored_statistics_pass_the_validation_of_the_metastore(managed: Managed
     with DataFileWriter(table.files, table.metadata) as writer:
         batch = rows.cast(schema).to_batches()[0]
         writer.write(batch)
-        table = managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), writer.close())
+        table = managed_tables.change(managed.home, managed.warehouse, id_of(table), append(writer.close()))
     request = v1.ListFileColumnStatsRequest(table_id=id_of(table), snapshot=CURRENT)
     files = statistics.list_files(managed.home, request).files
     for file in files:
@@ -382,7 +382,7 @@ def test_data_files_outside_the_table_folder_are_rejected(managed: ManagedTableF
     secret, attacker = managed.create(name="secret"), managed.create(name="thief")
     foreign = managed.write(secret, 42)
     with expect_error(PermissionDenied, "location.outside"):
-        managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(attacker), foreign)
+        managed_tables.change(managed.home, managed.warehouse, id_of(attacker), append(foreign))
     assert managed.rows(attacker) == []
 
 
@@ -452,14 +452,9 @@ def staged_updates(table: managed_tables.ManagedTable, version: int = 2):
 
 
 def create_staged(managed: ManagedTableFactory, updates, name: str = "people"):
-    return managed_tables.create_staged(
-        managed.home,
-        managed.warehouse,
-        namespace_id=managed.factory.first_namespace().resource_id,
-        name=name,
-        requirements=[AssertCreate()],
-        updates=updates,
-    )
+    namespace = managed.factory.first_namespace()
+    creation = managed_tables.TableCreation(namespace.resource_id, name, [AssertCreate()], updates)
+    return managed_tables.create_staged(managed.home, managed.warehouse, creation)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -596,7 +591,7 @@ def test_sweep_keeps_files_that_are_being_written(managed: ManagedTableFactory, 
     set_age(tmp_path, days=10)
     files = managed.write(table, 5)
     assert sweep(managed, dry_run=False).removed == ()
-    managed_tables.append_with_retry(managed.home, managed.warehouse, id_of(table), files)
+    managed_tables.change(managed.home, managed.warehouse, id_of(table), append(files))
     assert managed.rows(table) == [1, 5]
 
 

@@ -15,6 +15,7 @@ from pyiceberg.table import StaticTable
 from metastore.managed_table_factory import ManagedTableFactory
 from skiway.errors import InvalidArgument
 from skiway.formats import TableName
+from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.metastore.ingest.rows import Target, Written, write_rows
@@ -129,7 +130,7 @@ class PipelineLake:
         with DataFileWriter(now.files, now.metadata) as writer:
             writer.write(pa.record_batch(arrays, names=columns.names))
             files = writer.close()
-        managed.append_with_retry(self.lake.home, self.lake.warehouse, now.table.resource_id, files)
+        managed.change(self.lake.home, self.lake.warehouse, now.table.resource_id, append(files))
 
     def table(self, name: str) -> ManagedTable:
         found = self.pipeline().tables.output(TableName(self.pipeline().project.namespace, name))

@@ -8,7 +8,7 @@ from metastore.pipelines.pipeline_lake import PipelineLake
 from skiway.formats.iceberg.changes.commits import append
 from skiway.metastore.managed.commits import change
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.inputs import Owner, PipelineArea, owner_realm
+from skiway.metastore.pipelines.inputs import PipelineArea, owner_realm
 from skiway.metastore.pipelines.lineage import (
     COLUMNS,
     MAX_BYTES,
@@ -92,7 +92,7 @@ def test_a_plan_tells_about_the_last_refresh(lake: PipelineLake) -> None:
     orders = lake.create()
     lake.append(orders, (1, "eu", 3))
     lake.queries = {"big": "SELECT price * 2 AS double FROM orders"}
-    ann = owner_realm(lake.lake.home, Owner("ann", frozenset({"administrator"})))
+    ann = owner_realm(lake.lake.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
     files = {"pipeline.yml": "name: p\ncatalog: lake\nnamespace: sales\n", "big.sql": lake.queries["big"]}
     made = api.CALLS.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=files))).pipeline
     area = PipelineArea(Reconciler(MemorySecrets(), warehouse=lake.lake.warehouse))

@@ -17,7 +17,7 @@ from metastore.upstreams import connector, iceberg, iceberg_connector, parquet, 
 from skiway.formats import TableName
 from skiway.metastore import Realm, managed
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.inputs import Owner, PipelineArea, owner_realm
+from skiway.metastore.pipelines.inputs import PipelineArea, owner_realm
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.resources import grants, policies, views
 from skiway.model import v1
@@ -170,12 +170,12 @@ def test_an_owner_needs_rights_in_the_other_catalog(lake: PipelineLake, factory_
             object_id=factory_of.first_namespace().resource_id, grantee="user:ann", privilege=privilege
         )
         grants.add(lake.lake.home, request)
-    lake.realm = owner_realm(lake.lake.home, Owner("ann", frozenset({"member"})))
+    lake.realm = owner_realm(lake.lake.home, v1.PipelineOwner(subject="ann", roles=["member"]))
     assert "the owner of the pipeline, ann, may not see it" in lake.run().failures["sales.copy"]
     grants.add(
         lake.lake.home, v1.AddGrantRequest(object_id=other.resource_id, grantee="user:ann", privilege=v1.PV_READ)
     )
-    lake.realm = owner_realm(lake.lake.home, Owner("ann", frozenset({"member"})))
+    lake.realm = owner_realm(lake.lake.home, v1.PipelineOwner(subject="ann", roles=["member"]))
     assert lake.run().failures == {}
 
 
@@ -262,7 +262,7 @@ def test_views_that_cannot_be_read_are_named(lake: PipelineLake, sql: str, spec:
 
 
 def test_a_view_with_the_rights_of_its_definer_is_refused(lake: PipelineLake) -> None:
-    ann = owner_realm(lake.lake.home, Owner("ann", frozenset({"administrator"})))
+    ann = owner_realm(lake.lake.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
     space = lake.lake.factory.first_namespace()
     spec = v1.ViewSpec(
         display_name="v", catalog_id=space.catalog_id, namespace_id=space.resource_id, rights=v1.VR_DEFINER
@@ -280,7 +280,9 @@ def test_a_view_that_another_caller_changes_is_refused(lake: PipelineLake) -> No
     lake.append(lake.create("hidden"), (666, "eu", 3))
     view(lake, "below", "SELECT id FROM orders")
     some = view(lake, "some", "SELECT id FROM below")
-    ann, bob = (owner_realm(lake.lake.home, Owner(name, frozenset({"administrator"}))) for name in ("ann", "bob"))
+    ann, bob = (
+        owner_realm(lake.lake.home, v1.PipelineOwner(subject=name, roles=["administrator"])) for name in ("ann", "bob")
+    )
     files = {
         "pipeline.yml": f"name: p\ncatalog: {lake.lake.factory.first_catalog().display_name}\nnamespace: sales\n",
         "ids.sql": "SELECT * FROM some",
@@ -326,6 +328,6 @@ def test_an_owner_under_policies_on_a_view_or_below_it_is_refused(lake: Pipeline
     spec = v1.PolicySpec(display_name="eu only", subjects=["user:ann"], objects=[on])
     spec.row_filter.predicate = "region = 'eu'"
     policies.calls(lambda *_: []).create(lake.lake.home, v1.CreatePolicyRequest(spec=spec))
-    lake.realm = owner_realm(lake.lake.home, Owner("ann", frozenset({"administrator"})))
+    lake.realm = owner_realm(lake.lake.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
     lake.queries = {"ids": "SELECT * FROM v"}
     assert "eu only" in lake.run().failures["sales.ids"]

@@ -13,7 +13,7 @@ from skiway.errors import PreconditionFailed
 from skiway.metastore import jobs
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.pipelines import api
-from skiway.metastore.pipelines.inputs import Owner, PipelineArea, owner_realm
+from skiway.metastore.pipelines.inputs import PipelineArea, owner_realm
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
 from skiway.runtime.authentication import current_roles
@@ -42,7 +42,7 @@ def entry(account: str, *roles: str, name: str = "ann") -> TokenEntry:
 def pipeline(lake: PipelineLake) -> v1.Pipeline:
     """A pipeline that ann declared as an administrator."""
     lake.append(lake.create(), (1, "eu", 3), (2, "us", 1))
-    ann = owner_realm(lake.lake.home, Owner("ann", frozenset({"administrator"})))
+    ann = owner_realm(lake.lake.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
     return api.CALLS.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))).pipeline
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from metastore.pipelines.pipeline_lake import LocalFunctions, PipelineLake
 from skiway.errors import InvalidArgument
-from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import owner_realm
 from skiway.metastore.pipelines.lineage import read_position
 from skiway.metastore.pipelines.projects import DerivedTable, Project, in_order, read_project
 from skiway.metastore.resources import policies
@@ -243,12 +243,12 @@ def test_functions_of_owners_under_any_policy_do_not_run(sales: PipelineLake) ->
     spec = v1.PolicySpec(display_name="eu only", subjects=["user:ann"], objects=[other.table.resource_id])
     spec.row_filter.predicate = "region = 'eu'"
     policies.calls(lambda *_: []).create(sales.lake.home, v1.CreatePolicyRequest(spec=spec))
-    sales.realm = owner_realm(sales.lake.home, Owner("ann", frozenset({"administrator"})))
+    sales.realm = owner_realm(sales.lake.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
     message = sales.run().failures["sales.big"]
     assert message.startswith("a policy restricts what the owner of the pipeline, ann, sees, and Python functions")
     assert sales.functions is not None
     assert sales.functions.calls == []
-    sales.realm = owner_realm(sales.lake.home, Owner("bob", frozenset({"administrator"})))
+    sales.realm = owner_realm(sales.lake.home, v1.PipelineOwner(subject="bob", roles=["administrator"]))
     assert sales.run().failures == {}
 
 

@@ -13,7 +13,7 @@ from metastore.pipelines.pipeline_lake import DuckQueries, PipelineLake
 from skiway.errors import Cancelled, InvalidArgument
 from skiway.formats.iceberg.changes.commits import delete_all
 from skiway.metastore.managed.commits import change
-from skiway.metastore.pipelines.inputs import Owner, owner_realm
+from skiway.metastore.pipelines.inputs import owner_realm
 from skiway.metastore.pipelines.lineage import POSITION, read_position
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.resources import grants, policies
@@ -294,7 +294,7 @@ def test_the_position_is_in_the_snapshot_with_the_rows(sales: PipelineLake) -> N
 
 
 def as_owner(lake: PipelineLake, *roles: str) -> None:
-    lake.realm = owner_realm(lake.lake.home, Owner("ann", frozenset(roles)))
+    lake.realm = owner_realm(lake.lake.home, v1.PipelineOwner(subject="ann", roles=roles))
 
 
 def grant(lake: PipelineLake, on: Any, privilege: v1.Privilege.ValueType) -> None:

@@ -13,7 +13,7 @@ from skiway.metastore import Realm, jobs
 from skiway.metastore.jobs.queue import JobQueue
 from skiway.metastore.pipelines import api
 from skiway.metastore.pipelines.api import CHECK_EVERY, PipelineSchedule
-from skiway.metastore.pipelines.inputs import Owner, PipelineArea, owner_realm
+from skiway.metastore.pipelines.inputs import PipelineArea, owner_realm
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
 from skiway.security import MemorySecrets
@@ -28,7 +28,7 @@ def ann(lake: PipelineLake) -> Realm:
     """The realm of a caller who may do everything."""
     orders = lake.create()
     lake.append(orders, (1, "eu", 3), (2, "us", 1))
-    return owner_realm(lake.lake.home, Owner("ann", frozenset({"administrator"})))
+    return owner_realm(lake.lake.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
 
 
 def created(realm: Realm, head: str = "", **files: str) -> v1.Pipeline:
@@ -88,7 +88,7 @@ def test_worker_runs_no_pipelines_unless_the_operator_allows_it(lake: PipelineLa
 
 def test_files_are_replaced_together_and_versions_are_checked(lake: PipelineLake, ann: Realm) -> None:
     made = created(ann)
-    bob = owner_realm(lake.lake.home, Owner("bob", frozenset({"administrator"})))
+    bob = owner_realm(lake.lake.home, v1.PipelineOwner(subject="bob", roles=["administrator"]))
     files = {"pipeline.yml": HEAD, "one.sql": "SELECT 1 AS x"}
     request = v1.UpdatePipelineRequest(
         pipeline_id=made.resource_id,

@@ -340,13 +340,10 @@ def test_table_of_another_owner_is_not_overwritten(factory: ResourceFactory, fol
 def test_paused_connector_is_rejected(factory: ResourceFactory, folder):
     parquet(folder, "people", id=[1])
     created = connector(factory, str(folder))
-    connectors.update(
-        factory.home,
-        v1.UpdateConnectorRequest(
-            connector_id=created.resource_id, spec=v1.ConnectorSpec(state=v1.CS_PAUSED), update_mask=mask("state")
-        ),
-        secrets=SECRETS,
+    request = v1.UpdateConnectorRequest(
+        connector_id=created.resource_id, spec=v1.ConnectorSpec(state=v1.CS_PAUSED), update_mask=mask("state")
     )
+    connectors.calls(SECRETS).update(factory.home, request)
     with pytest.raises(PreconditionFailed, match="paused"):
         run(factory, created)
     assert mirrored(factory) == {}
@@ -430,7 +427,9 @@ def test_single_table_can_be_renamed_and_its_ids_are_written_back(factory: Resou
     run(factory, created)
     (name, table), *_ = mirrored(factory).items()
     assert (name, len(mirrored(factory))) == ("raw.crm.customers", 1)
-    stored = connectors.get(factory.home, v1.GetConnectorRequest(connector_id=created.resource_id)).connector
+    stored = (
+        connectors.calls(None).get(factory.home, v1.GetConnectorRequest(connector_id=created.resource_id)).connector
+    )
     assert stored.destination.table_id == table.resource_id
     assert stored.destination.namespace_id == table.namespace_id
     assert (stored.destination.table_display_name, list(stored.destination.namespace.segments)) == ("", [])

@@ -14,7 +14,7 @@ from metastore.upstreams import CORE, SECRETS, STATS, connector, mirrored, parqu
 from skiway.errors import Cancelled, InvalidArgument, PreconditionFailed
 from skiway.formats import open_source
 from skiway.metastore import statistics
-from skiway.metastore.jobs.attempts import Amounts, Progress, Stage
+from skiway.metastore.jobs.attempts import Amounts, Progress
 from skiway.metastore.reconcile.outcomes import LEFT_OUT, Control, unread
 from skiway.metastore.reconcile.reconciler import MOST_LANES, Reconciler
 from skiway.model import v1
@@ -151,9 +151,9 @@ def test_pass_reports_its_progress(factory: ResourceFactory, four_tables):
     created, control = connector(factory, str(four_tables)), RecordingControl()
     run(factory, created, control=control)
     stages = [each.stage for each in control.reported]
-    assert stages[0] == Stage(CORE, tables_total=4)
-    assert stages[1] == Stage(CORE, 4, 0, ("a",))
-    assert stages[-1] == Stage(CORE, 4, 4)
+    assert stages[0] == v1.JobProgress(**{"pass": CORE}, tables_total=4)
+    assert stages[1] == v1.JobProgress(**{"pass": CORE}, tables_total=4, tables=["a"])
+    assert stages[-1] == v1.JobProgress(**{"pass": CORE}, tables_total=4, tables_done=4)
     assert [each.tables_scanned for each in control.reported] == sorted(
         each.tables_scanned for each in control.reported
     )
@@ -165,9 +165,15 @@ def test_statistics_pass_also_reports_files(factory: ResourceFactory, tmp_path):
     created, control = connector(factory, str(tmp_path / "up")), RecordingControl()
     run(factory, created)
     run(factory, created, STATS, Profiler(), control=control)
-    files = [(each.stage.done.files, each.stage.total.files) for each in control.reported]
+    files = [(each.stage.files_done, each.stage.files_total) for each in control.reported]
     assert list(dict.fromkeys(files)) == [(0, 0), (0, 3), (1, 3), (2, 3), (3, 3)]
-    assert control.reported[-1].stage == Stage(STATS, 1, 1, (), Amounts(3, 30, 300), Amounts(3, 30, 300))
+    assert control.reported[-1].stage == v1.JobProgress(
+        **{"pass": STATS},
+        **dict.fromkeys(("tables_total", "tables_done"), 1),
+        **dict.fromkeys(("files_total", "files_done"), 3),
+        **dict.fromkeys(("rows_total", "rows_done"), 30),
+        **dict.fromkeys(("bytes_total", "bytes_done"), 300),
+    )
 
 
 def test_failures_of_the_metadata_pass_are_still_reported_in_the_statistics_pass(factory: ResourceFactory, four_tables):
@@ -175,7 +181,7 @@ def test_failures_of_the_metadata_pass_are_still_reported_in_the_statistics_pass
     created, control = connector(factory, str(four_tables)), RecordingControl()
     job = v1.Job(connector_id=created.resource_id, modes=[CORE, STATS])
     Reconciler(SECRETS, Profiler()).job(factory.home, job, control)
-    second = [each for each in control.reported if each.stage.mode == STATS]
+    second = [each for each in control.reported if getattr(each.stage, "pass") == STATS]
     assert second
     assert all(list(each.failures) == ["b"] for each in second)
     assert control.reported[-1].tables_scanned == 4

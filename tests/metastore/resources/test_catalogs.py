@@ -215,25 +215,6 @@ def test_blank_ids_and_ids_of_another_kind_are_rejected(factory):
         catalogs.delete(factory.home, Delete())
 
 
-def test_another_account_cannot_see_change_or_delete_a_catalog(factory):
-    own = factory.catalog("lake")
-    factory.account("a2")
-    other_realm = factory.realm("a2")
-    foreign_id = v1.ResourceId(id=own.resource_id.id, account_id="a2", kind=v1.RK_CATALOG)
-    for catalog_id in (own.resource_id, foreign_id):
-        with expect_error(NotFound, "catalog"):
-            catalogs.get(other_realm, Get(catalog_id=catalog_id))
-        with expect_error(NotFound, "catalog"):
-            catalogs.update(
-                other_realm,
-                Update(catalog_id=catalog_id, spec=Spec(description="x"), update_mask=mask("description")),
-            )
-    with expect_error(NotFound, "catalog"):
-        catalogs.delete(other_realm, Delete(catalog_id=own.resource_id))
-    assert catalogs.list_(other_realm, v1.ListCatalogsRequest()) == v1.ListCatalogsResponse(page=v1.PageResponse())
-    catalogs.create(other_realm, Create(spec=Spec(display_name="lake")))
-
-
 @behavior(5, 23)
 def test_pages_list_each_catalog_once_while_others_are_created_and_deleted(factory):
     made = {name: factory.catalog(name) for name in "abcdefg"}

@@ -342,8 +342,7 @@ def test_nothing_is_created_in_a_namespace_that_is_being_deleted_or_moved(factor
 @pytest.mark.parametrize("act", ["delete", "rename"])
 def test_child_created_just_before_closing_prevents_delete_and_move(factory, monkeypatch, act):
     namespace = factory.namespace("a")
-    module = "skiway.metastore.records.updates" if act == "delete" else "skiway.metastore.resources.namespaces"
-    monkeypatch.setattr(f"{module}.close_parent", _after(lambda: factory.namespace("a", "b")))
+    monkeypatch.setattr("skiway.metastore.records.updates.close_parent", _after(lambda: factory.namespace("a", "b")))
     acts = {
         "delete": lambda: namespaces.delete(factory.home, Delete(namespace_id=namespace.resource_id)),
         "rename": lambda: update(factory, namespace, "display_name", display_name="x"),

@@ -128,13 +128,13 @@ def test_existing_name_is_found_by_every_spelling(factory: ResourceFactory, spel
     table = factory.table(normal, namespace=namespace)
     other = factory.namespace("views", catalog=catalog)
     view = factory.view(normal, namespace=other)
-    catalog_id, namespace_id = catalog.resource_id.id, namespace.resource_id.id
+    namespace_id = namespace.resource_id.id
 
     assert AccountDirectory(factory.stores).find(spelling) == "a1"
     found = catalogs.find(home, spelling)
     assert found is not None
     assert found.value == catalog
-    assert namespaces.find(home, catalog_id, [spelling]) == namespace
+    assert namespaces.lookup(home, catalog.resource_id, [spelling]) == namespace
     assert namespaces.find_any_case(home, catalog, [spelling.upper()]) == namespace
     assert tables.find(home, namespace_id, spelling) == table
     assert tables.find_any_case(home, catalog, namespace_id, spelling.upper()) == table

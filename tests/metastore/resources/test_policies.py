@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
-from metastore.resource_factory import ResourceFactory, expect_error, mask, names
-from skiway.errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
+from metastore.resource_factory import ResourceFactory, mask
+from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.policies import CallerPolicies, Subject
-from skiway.metastore.records.realm import BothGuards, PolicyGuard
+from skiway.metastore.records.realm import PolicyGuard
+from skiway.metastore.records.repository import Guard, Repository
 from skiway.metastore.resources import catalogs, namespaces, policies, snapshots, tables, views
 from skiway.metastore.resources.policies import SandboxedExpressions
 from skiway.model import v1
@@ -76,51 +78,14 @@ def lake(factory: ResourceFactory) -> Lake:
     return Lake(factory)
 
 
-def test_policy_is_a_versioned_resource(lake: Lake) -> None:
+def test_callers_have_one_spelling_and_a_mask_may_become_a_filter(lake: Lake) -> None:
     made = lake.create("p", lake.people, subjects=["role:Analyst", "user:Ada", "user:Ada"], exceptions=["group:x"])
-    found = CALLS.get(lake.home, v1.GetPolicyRequest(policy_id=made.resource_id))
-    assert found.policy == made
-    assert (list(made.subjects), found.meta.pointer_version) == (["role:analyst", "user:Ada"], 1)
-    assert CALLS.get(lake.home, v1.GetPolicyRequest(display_name="p")).policy == made
+    assert list(made.subjects) == ["role:analyst", "user:Ada"]
     spec = v1.PolicySpec(display_name="q", row_filter=v1.PolicyFilter(predicate="id = '1'"))
-    request = v1.UpdatePolicyRequest(
-        policy_id=made.resource_id,
-        spec=spec,
-        update_mask=mask("display_name", "rule"),
-        precondition=v1.Precondition(expected_version=1),
-    )
-    changed = CALLS.update(lake.home, request)
-    assert (changed.policy.display_name, changed.policy.WhichOneof("rule"), changed.meta.pointer_version) == (
-        *("q", "row_filter"),
-        2,
-    )
-    assert list(changed.policy.objects) == [lake.people.resource_id]
-    with pytest.raises(PreconditionFailed):
-        CALLS.update(lake.home, request)
-    stale = v1.Precondition(expected_version=1)
-    with pytest.raises(PreconditionFailed):
-        CALLS.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id, precondition=stale))
-    lake.create("a")
-    assert names(CALLS.list_(lake.home, v1.ListPoliciesRequest()).policies) == ["a", "q"]
-    CALLS.delete(lake.home, v1.DeletePolicyRequest(policy_id=made.resource_id))
-    with expect_error(NotFound, "policy", id="q", resource="policy"):
-        CALLS.get(lake.home, v1.GetPolicyRequest(display_name="q"))
-
-
-def test_name_is_unique_and_a_repeated_request_creates_nothing(lake: Lake) -> None:
-    lake.create("p")
-    with pytest.raises(AlreadyExists):
-        lake.create("p", lake.people)
-    request = v1.CreatePolicyRequest(
-        spec=v1.PolicySpec(display_name="q", subjects=["everyone"], mask=NULL), idempotency=v1.IdempotencyKey(key="k")
-    )
-    first, second = (CALLS.create(lake.home, request) for _ in range(2))
-    assert first == second
-
-
-def test_policy_needs_a_name(lake: Lake) -> None:
-    with expect_error(InvalidArgument, "display.name.required", resource="policy"):
-        CALLS.create(lake.home, v1.CreatePolicyRequest(spec=v1.PolicySpec(subjects=["everyone"], mask=NULL)))
+    request = v1.UpdatePolicyRequest(policy_id=made.resource_id, spec=spec, update_mask=mask("display_name", "rule"))
+    changed = CALLS.update(lake.home, request).policy
+    assert (changed.display_name, changed.WhichOneof("rule")) == ("q", "row_filter")
+    assert list(changed.objects) == [lake.people.resource_id]
 
 
 def test_update_is_checked_like_a_creation(lake: Lake) -> None:
@@ -270,11 +235,11 @@ def test_statistics_of_a_restricted_table_are_those_of_visible_columns(lake: Lak
     assert shown() == [None] * 4
 
 
-@dataclass
-class Fixed:
+class Fixed(Guard):
     """A guard that allows everything or nothing."""
 
-    allows: bool
+    def __init__(self, allows: bool) -> None:
+        self.allows = allows
 
     @property
     def sees_everything(self) -> bool:
@@ -287,25 +252,21 @@ class Fixed:
     def sees(self, value: Message) -> bool:
         return self.allows
 
-    def shown(self, value: Message) -> Message | None:
-        return value if self.allows else None
-
     def require_change(self, *states: Message) -> None:
         if not self.allows:
             raise PermissionDenied("no")
 
-    def require_create(self, value: Message) -> None:
-        self.require_change(value)
-
 
 @pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True)])
-def test_both_guards_have_to_allow_everything(first: bool, second: bool) -> None:
-    both, value, allowed = BothGuards(Fixed(first), Fixed(second)), v1.Table(), first and second
-    answers = [both.sees_everything, both.allows_unreadable, both.sees(value), both.shown(value) is value]
-    assert answers == [allowed] * 4
-    for call in (both.require_change, both.require_create):
-        with nullcontext() if allowed else pytest.raises(PermissionDenied):
-            call(value)
+def test_all_guards_have_to_allow_everything(lake: Lake, first: bool, second: bool) -> None:
+    stores, key = lake.factory.stores, keys.table("a1", lake.people.resource_id.id)
+    guarded, allowed = Repository(stores, TABLE, (Fixed(first), Fixed(second))), first and second
+    found = [guarded.find(key), guarded.peek(key), guarded.entry(stores.pointers.get(key))]
+    assert [guarded.sees_everything, guarded.sees(lake.people), *(each is not None for each in found)] == [allowed] * 5
+    with nullcontext() if allowed else pytest.raises(PermissionDenied):
+        guarded.require_change(lake.people)
+    with nullcontext() if allowed else pytest.raises(PermissionDenied):
+        guarded.creation(lake.people)
 
 
 def test_claims_of_a_token_replace_neither_the_subject_nor_its_roles_and_groups() -> None:

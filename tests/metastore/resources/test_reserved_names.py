@@ -28,7 +28,7 @@ from skiway.errors import (
     SkiwayError,
 )
 from skiway.metastore import gc
-from skiway.metastore.records import keys
+from skiway.metastore.records import keys, updates
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW
 from skiway.metastore.records.names import folded, normal_text
 from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables, views
@@ -366,13 +366,13 @@ def test_connector_of_a_catalog_changes_only_while_it_is_empty(factory):
 
 def test_namespace_created_just_before_the_catalog_is_closed_keeps_its_rules(factory, monkeypatch):
     catalog = factory.catalog("lake")
-    close = catalogs.close_parent  # type: ignore[attr-defined]
+    close = updates.close_parent
 
     def delayed_call(*arguments: Any, **named: Any) -> Any:
         factory.namespace("Sales", catalog=catalog)
         return close(*arguments, **named)
 
-    monkeypatch.setattr(catalogs, "close_parent", delayed_call)
+    monkeypatch.setattr(updates, "close_parent", delayed_call)
     with expect_error(Conflict, "catalog.connector.fixed", found="1 namespace"):
         set_connector(factory, catalog, "files")
     assert not list(factory.stores.pointers.scan("/closing/"))

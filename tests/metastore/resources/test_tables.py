@@ -6,7 +6,7 @@ import pytest
 
 from metastore.integrity import damage
 from metastore.resource_factory import behavior, expect_error, key, mask, names
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PreconditionFailed
+from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CONNECTOR, SNAPSHOT, TABLE_STATS
 from skiway.metastore.resources import catalogs, namespaces, tables
@@ -288,37 +288,6 @@ def test_creation_with_the_same_idempotency_key_is_done_once(factory):
     spec.schema_json = "[]"
     with expect_error(Conflict, "idempotency.mismatch", op="CreateTable"):
         tables.create(factory.home, Create(spec=spec, idempotency=key("k")))
-
-
-@behavior(27)
-def test_update_with_a_stale_precondition_is_rejected(factory):
-    table = factory.table()
-    request = Update(
-        table_id=table.resource_id,
-        spec=Spec(description="d"),
-        update_mask=mask("description"),
-        precondition=v1.Precondition(expected_version=1),
-    )
-    assert tables.update(factory.home, request).meta.pointer_version == 2
-    assert tables.get(factory.home, Get(table_id=table.resource_id)).table.description == "d"
-    with expect_error(PreconditionFailed, "version.mismatch", expected="1", actual="2"):
-        tables.update(factory.home, request)
-
-
-def test_another_account_cannot_access_a_table(factory):
-    table = factory.table()
-    factory.account("a2")
-    stranger = factory.realm("a2")
-    for table_id in (table.resource_id, v1.ResourceId(id=table.resource_id.id)):
-        with expect_error(NotFound, "table"):
-            tables.get(stranger, Get(table_id=table_id))
-        request = Update(table_id=table_id, spec=Spec(description="x"), update_mask=mask("description"))
-        with expect_error(NotFound, "table"):
-            tables.update(stranger, request)
-    with expect_error(NotFound, "namespace"):
-        tables.list_(stranger, v1.ListTablesRequest(namespace_id=table.namespace_id))
-    tables.delete(stranger, Delete(table_id=v1.ResourceId(id=table.resource_id.id)))
-    assert tables.get(factory.home, Get(table_id=table.resource_id)).table == table
 
 
 def test_number_of_store_calls_does_not_grow_with_the_namespace(factory, calls):

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from metastore.integrity import damage
-from metastore.resource_factory import behavior, expect_error, key, mask, names
-from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound
+from metastore.resource_factory import behavior, expect_error, mask, names
+from skiway.errors import AlreadyExists, InvalidArgument
 from skiway.metastore.resources import tables, views
 from skiway.model import v1
 
@@ -113,19 +113,6 @@ def test_recreating_a_base_table_does_not_change_the_view(factory):
     assert views.get(factory.home, Get(view_id=view.resource_id)).view == view
 
 
-@behavior(36, 37)
-def test_creation_with_the_same_idempotency_key_is_done_once(factory):
-    namespace = factory.namespace("sales")
-    spec = Spec(
-        display_name="v", catalog_id=namespace.catalog_id, namespace_id=namespace.resource_id, sql_definitions=SQL
-    )
-    first = views.create(factory.home, Create(spec=spec, idempotency=key("k")))
-    assert views.create(factory.home, Create(spec=spec, idempotency=key("k"))) == first
-    spec.sql_definitions[0].sql = "SELECT 2"
-    with expect_error(Conflict, "idempotency.mismatch", op="CreateView"):
-        views.create(factory.home, Create(spec=spec, idempotency=key("k")))
-
-
 def test_views_are_listed_by_name_without_tables_and_can_be_deleted(factory):
     namespace = factory.namespace("sales")
     factory.table("t")
@@ -136,14 +123,3 @@ def test_views_are_listed_by_name_without_tables_and_can_be_deleted(factory):
     views.delete(factory.home, Delete(view_id=made[0].resource_id))
     views.delete(factory.home, Delete(view_id=made[0].resource_id))
     assert names(views.list_(factory.home, request).views) == ["a"]
-
-
-def test_another_account_cannot_access_a_view(factory):
-    view = factory.view()
-    factory.account("a2")
-    for view_id in (view.resource_id, v1.ResourceId(id=view.resource_id.id)):
-        with expect_error(NotFound, "view"):
-            views.get(factory.realm("a2"), Get(view_id=view_id))
-    with expect_error(NotFound, "view"):
-        views.delete(factory.realm("a2"), Delete(view_id=view.resource_id))
-    assert views.get(factory.home, Get(view_id=view.resource_id)).view == view

@@ -11,6 +11,7 @@ import pytest
 
 from metastore.managed_table_factory import ManagedTableFactory, id_of
 from metastore.resource_factory import ResourceFactory
+from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import managed, statistics
 from skiway.metastore.statistics import file_table
@@ -38,7 +39,7 @@ def filled(home: ManagedTableFactory) -> Any:
         with DataFileWriter(table.files, table.metadata) as writer:
             for batch in rows.to_batches():
                 writer.write(batch)
-            table = managed.append_with_retry(home.home, home.warehouse, id_of(table), writer.close())
+            table = managed.change(home.home, home.warehouse, id_of(table), append(writer.close()))
     return table
 
 

@@ -11,7 +11,7 @@ from pyiceberg.table import StaticTable
 
 from metastore.managed_table_factory import ManagedTableFactory
 from skiway.formats import data_files
-from skiway.formats.iceberg.changes.commits import Producer
+from skiway.formats.iceberg.changes.commits import Producer, append
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import managed
 from skiway.metastore.managed.states import ManagedTable
@@ -61,7 +61,7 @@ class MaintainedTable:
         with DataFileWriter(table.files, table.metadata) as writer:
             writer.write(pa.record_batch(rows))
             files = writer.close()
-        managed.append_with_retry(self.home.home, self.home.warehouse, self.id, files)
+        managed.change(self.home.home, self.home.warehouse, self.id, append(files))
         return files
 
     def fill(self, files: int, *, rows: int = 10, part: str = "a", start: int = 0) -> None:

@@ -20,7 +20,7 @@ from skiway.formats.iceberg.changes.commits import delete_all, plain, rollback, 
 from skiway.formats.iceberg.changes.maintenance import CompactionRules
 from skiway.metastore import gc, queries
 from skiway.metastore.table_maintenance import cleaning
-from skiway.metastore.table_maintenance.cleaning import ExpiryReport, expire_snapshots, remove_orphans
+from skiway.metastore.table_maintenance.cleaning import Planned, expire_snapshots, remove_orphans
 from skiway.metastore.table_maintenance.optimizing import optimize
 from skiway.model import v1
 
@@ -55,7 +55,7 @@ def made_files(table: MaintainedTable, *ids: int) -> list[Any]:
         return writer.close()
 
 
-def run(table: MaintainedTable, **options: Any) -> ExpiryReport:
+def run(table: MaintainedTable, **options: Any) -> Planned:
     options = {"max_age_ms": 0, "dry_run": False, **options}
     return expire_snapshots(table.home.home, table.home.warehouse, table.id, **options)
 
@@ -81,7 +81,7 @@ def test_dry_run_lists_exactly_what_is_then_deleted(table: MaintainedTable) -> N
     added = table.on_disk() - before
     assert all(path.endswith(".metadata.json") for path in added)
     assert before - table.on_disk() == {each.location for each in planned.files}
-    assert len(planned.snapshots) == 3
+    assert len(planned.expired) == 3
     assert sum(each.location.endswith(".parquet") for each in planned.files) == 3
     assert (table.ids(), len(snapshots(table))) == ([7], 1)
     assert planned.size_bytes > 0
@@ -92,16 +92,16 @@ def test_files_that_a_remaining_snapshot_shares_stay(home: ManagedTableFactory) 
     table.fill(3)
     home.factory.clock.advance(10 * DAY)
     report = run(table)
-    assert len(report.snapshots) == 2
+    assert len(report.expired) == 2
     assert not any(each.location.endswith(".parquet") for each in report.files)
     assert table.ids() == list(range(30))
 
 
 def test_age_and_count_decide(table: MaintainedTable) -> None:
     by_age = run(table, dry_run=True, max_age_ms=int((DAY + 3 * HOUR) * 1000))
-    assert len(by_age.snapshots) == 2
-    assert len(run(table, dry_run=True, min_count=3).snapshots) == 1
-    assert not run(table, dry_run=True, max_age_ms=None).snapshots, "five days by default"
+    assert len(by_age.expired) == 2
+    assert len(run(table, dry_run=True, min_count=3).expired) == 1
+    assert not run(table, dry_run=True, max_age_ms=None).expired, "five days by default"
 
 
 def test_tags_and_branches_keep_their_snapshots(table: MaintainedTable) -> None:
@@ -110,7 +110,7 @@ def test_tags_and_branches_keep_their_snapshots(table: MaintainedTable) -> None:
     table.change(set_ref("try", third))
     report = run(table)
     assert sorted(snapshots(table)) == sorted([first, third, last])
-    assert list(report.snapshots) == [second]
+    assert list(report.expired) == [second]
     assert report.kept[first] == "tag release"
     assert (table.own_rows(first), table.own_rows(third)) == ([0], [0, 1, 2])
 
@@ -122,7 +122,7 @@ def test_ref_with_a_maximum_age_expires_with_its_snapshot(table: MaintainedTable
     )
     table.change(plain((), (ref,)))
     report = run(table)
-    assert (report.refs, first in report.snapshots, "old" in table.metadata.refs) == (("old",), True, False)
+    assert (list(report.refs), first in report.expired, "old" in table.metadata.refs) == (["old"], True, False)
 
 
 def test_snapshots_that_a_transaction_may_read_stay(home: ManagedTableFactory) -> None:
@@ -134,19 +134,19 @@ def test_snapshots_that_a_transaction_may_read_stay(home: ManagedTableFactory) -
     table.change(delete_all())
     home.factory.clock.advance(HOUR - 60)
     report = run(table)
-    assert (list(report.snapshots), table.own_rows(first)) == ([], [1])
+    assert (list(report.expired), table.own_rows(first)) == ([], [1])
     home.factory.clock.advance(120)
-    assert list(run(table).snapshots) == [first]
+    assert list(run(table).expired) == [first]
 
 
 def test_leased_snapshot_and_its_files_stay_until_the_lease_ends(table: MaintainedTable) -> None:
     first, second = snapshots(table)[:2]
     query_id = begin(table, second)
     report = run(table)
-    assert (first in report.snapshots, report.kept[second]) == (True, "leased by a query or transaction")
+    assert (first in report.expired, report.kept[second]) == (True, "leased by a query or transaction")
     assert table.own_rows(second) == [0, 1]
     queries.end(table.home.home, v1.EndQueryRequest(query_id=query_id))
-    assert list(run(table).snapshots) == [second]
+    assert list(run(table).expired) == [second]
     assert [path for path in table.on_disk() if path.endswith(".parquet")] == table.paths()
 
 
@@ -154,7 +154,7 @@ def test_lease_that_ran_out_keeps_nothing(table: MaintainedTable) -> None:
     second = snapshots(table)[1]
     begin(table, second, ttl_s=60)
     table.home.factory.clock.advance(3600)
-    assert second in run(table).snapshots
+    assert second in run(table).expired
 
 
 def test_files_of_a_snapshot_that_is_leased_while_it_expires_stay(table: MaintainedTable, monkeypatch: Any) -> None:
@@ -168,7 +168,7 @@ def test_files_of_a_snapshot_that_is_leased_while_it_expires_stay(table: Maintai
     query_id = begin(table, second)
     monkeypatch.setattr(cleaning, "snapshots_in_use", lambda *_: {})
     report = run(table)
-    assert set(report.snapshots) == {first, second, third}
+    assert set(report.expired) == {first, second, third}
     assert needed <= table.on_disk()
     queries.end(table.home.home, v1.EndQueryRequest(query_id=query_id))
     age(table)
@@ -216,7 +216,7 @@ def test_snapshot_that_is_restored_meanwhile_stays(table: MaintainedTable, monke
 
     monkeypatch.setattr(cleaning, "expirable", expirable)
     report = run(table)
-    assert first not in report.snapshots
+    assert first not in report.expired
     assert table.ids() == [0]
 
 

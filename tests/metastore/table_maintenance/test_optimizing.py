@@ -24,7 +24,7 @@ from scope import sample
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.formats import data_files
 from skiway.formats.iceberg.changes import maintenance
-from skiway.formats.iceberg.changes.commits import delete_all, overwrite
+from skiway.formats.iceberg.changes.commits import append, delete_all, overwrite
 from skiway.formats.iceberg.changes.evolution import sort_by
 from skiway.formats.iceberg.changes.maintenance import CompactionRules, new_order
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
@@ -174,7 +174,7 @@ def test_z_order_lets_filters_on_each_column_skip_files(home: ManagedTableFactor
     made = table.now
     with DataFileWriter(made.files, made.metadata) as writer:
         writer.write(pa.record_batch({"x": points[:, 0], "y": points[:, 1]}))
-        managed.append_with_retry(home.home, home.warehouse, table.id, writer.close())
+        managed.change(home.home, home.warehouse, table.id, append(writer.close()))
     monkeypatch.setattr(maintenance, "in_order", _in_little_memory)
     run(table, z_order=["x", "y"], target_bytes=5_000)
     spans = [

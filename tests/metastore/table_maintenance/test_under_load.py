@@ -235,7 +235,7 @@ class Load:
 
     def _expire(self, *, dry_run: bool) -> set[str]:
         report = expire_snapshots(self.realm, self.home.warehouse, self.table_id, max_age_ms=0, dry_run=dry_run)
-        self.count("snapshots expired", 0 if dry_run else len(report.snapshots))
+        self.count("snapshots expired", 0 if dry_run else len(report.expired))
         return {each.location for each in report.files}
 
     def _clean(self, *, dry_run: bool) -> set[str]:
@@ -353,7 +353,7 @@ def test_scan_of_a_thousand_small_files_is_faster_afterwards(factory: ResourceFa
         for number in range(1000):
             ids = np.arange(number * 1000, (number + 1) * 1000)
             writer.write(pa.record_batch({"id": ids, "part": ["a"] * 1000, "v": [f"v{each}" for each in ids.tolist()]}))
-        managed.append_with_retry(home.home, home.warehouse, table.id, writer.close())
+        managed.change(home.home, home.warehouse, table.id, append(writer.close()))
     assert len(table.paths()) == 1000
     before = scan_s(table)
     started = time.monotonic()

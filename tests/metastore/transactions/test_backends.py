@@ -18,6 +18,7 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import events, managed
 from skiway.metastore.managed import ManagedTable, TableChange
 from skiway.metastore.transactions import api, staged_writes
+from skiway.metastore.transactions.staged_writes import NewWrite
 from skiway.model import v1
 from skiway.storage import Stores, open_stores, utc_now
 from storage.conftest import server  # noqa: F401 - a fixture
@@ -47,7 +48,7 @@ def test_concurrent_commits_to_two_tables_are_atomic_on_every_backend(
             unit = f"unit {number}"
             staged_writes.opened(realm, unit, until=utc_now().replace(year=2100))
             for table in tables[:: 1 if number % 2 else -1]:
-                staged_writes.stage(realm, unit, own.load(table), own.write(table, number), row_count=1)
+                staged_writes.stage(realm, unit, NewWrite(own.load(table), own.write(table, number), 1))
             api.commit_transaction(realm, own.warehouse, unit)
 
         with ThreadPoolExecutor(CALLERS) as pool:

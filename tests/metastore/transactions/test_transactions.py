@@ -483,7 +483,7 @@ def test_files_are_staged_only_by_callers_who_may_change_the_table(bench: Workbe
     stores, unit = bench.lake.factory.stores, bench.begin()
     access = AccessDecision(lambda: stores, "a1", allows=lambda permission: permission == "table.read", grantees=())
     with pytest.raises(PermissionDenied):
-        staged_writes.stage(replace(bench.realm, access=access), unit, bench.people, [], row_count=0)
+        staged_writes.stage(replace(bench.realm, access=access), unit, staged_writes.NewWrite(bench.people, [], 0))
     assert not bench.get(unit).writes
 
 

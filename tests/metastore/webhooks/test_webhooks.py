@@ -16,17 +16,16 @@ from skiway.errors import (
     InvalidArgument,
     NotFound,
     PermissionDenied,
-    PreconditionFailed,
     Unavailable,
 )
 from skiway.metastore import catalogs, events, gc, webhooks
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import WEBHOOK
 from skiway.metastore.records.repository import Repository
+from skiway.metastore.records.secrets import SecretName
+from skiway.metastore.records.updates import copied
 from skiway.metastore.resources.named import NamedCalls
-from skiway.metastore.webhooks import resources as webhooks_resources
-from skiway.metastore.webhooks.delivery import Delivery, DeliveryRules, signature
-from skiway.metastore.webhooks.resources import WebhookPlace
+from skiway.metastore.webhooks import Delivery, DeliveryRules, WebhookPlace, signature
 from skiway.model import v1
 from skiway.runtime.workers import Deliveries
 from skiway.security import MemorySecrets
@@ -120,28 +119,15 @@ def hooks(factory: ResourceFactory) -> Hooks:
 # --- resources --------------------------------------------------------------------------------------------------------
 
 
-def test_webhook_is_a_versioned_resource_without_its_secret(hooks: Hooks) -> None:
+def test_secret_is_stored_apart_from_the_webhook_and_deleted_with_it(hooks: Hooks) -> None:
     made = hooks.create(description="x")
-    found = hooks.calls.get(hooks.realm, v1.GetWebhookRequest(display_name="hook"))
-    assert (found.webhook, found.meta.pointer_version) == (made, 1)
-    assert SECRET not in str(found)
-    assert hooks.secrets.get("a1", "webhooks", made.resource_id.id) == SECRET.encode()
+    assert SECRET not in str(hooks.calls.get(hooks.realm, v1.GetWebhookRequest(display_name="hook")))
+    assert hooks.secrets.get(*SecretName.of(made).stored_as) == SECRET.encode()
     changed = hooks.update(made, url="https://other.example.org/", paused=True, events=["*"], secret=SECRET)
     assert (changed.url, changed.paused, list(changed.events)) == ("https://other.example.org/", True, ["*"])
-    stale = v1.UpdateWebhookRequest(
-        webhook_id=made.resource_id,
-        spec=v1.WebhookSpec(description="y"),
-        update_mask=mask("description"),
-        precondition=v1.Precondition(expected_version=1),
-    )
-    with expect_error(PreconditionFailed, "version.mismatch"):
-        hooks.calls.update(hooks.realm, stale)
-    assert [each.display_name for each in hooks.calls.list_(hooks.realm, v1.ListWebhooksRequest()).webhooks] == ["hook"]
     hooks.calls.delete(hooks.realm, v1.DeleteWebhookRequest(webhook_id=made.resource_id))
-    with expect_error(NotFound, "webhook"):
-        hooks.calls.get(hooks.realm, v1.GetWebhookRequest(display_name="hook"))
     with pytest.raises(NotFound):
-        hooks.secrets.get("a1", "webhooks", made.resource_id.id)
+        hooks.secrets.get(*SecretName.of(made).stored_as)
     assert list(hooks.realm.stores.pointers.scan(keys.WEBHOOKS)) == []
     assert list(hooks.realm.stores.pointers.scan(keys.SECRETS)) == []
 
@@ -152,7 +138,7 @@ def test_secret_that_the_mask_does_not_name_is_ignored(hooks: Hooks) -> None:
     hooks.calls.update(
         hooks.realm, v1.UpdateWebhookRequest(webhook_id=made.resource_id, spec=spec, update_mask=mask("paused"))
     )
-    assert hooks.secrets.get("a1", "webhooks", made.resource_id.id) == SECRET.encode()
+    assert hooks.secrets.get(*SecretName.of(made).stored_as) == SECRET.encode()
 
 
 def test_failed_creation_leaves_no_secret(hooks: Hooks) -> None:
@@ -168,7 +154,7 @@ def test_secret_of_a_creation_or_deletion_that_was_killed_is_collected(
     kept = hooks.create("kept")
     gone = hooks.create("gone")
     with monkeypatch.context() as crashing:
-        crashing.setattr(webhooks_resources, "remove_secret", lambda *_: None)
+        crashing.setattr(webhooks, "remove_all", lambda *_: None)
         crashing.setattr(type(hooks.realm.all(WEBHOOK)), "create", _killed)
         with pytest.raises(KeyboardInterrupt):
             hooks.create("new")
@@ -181,7 +167,7 @@ def test_secret_of_a_creation_or_deletion_that_was_killed_is_collected(
     assert swept() == 0, "they may belong to a running call"
     hooks.factory.clock.advance(901)
     assert (swept(dry_run=True), swept(), swept()) == (2, 2, 0)
-    assert hooks.secrets.get("a1", "webhooks", kept.resource_id.id) == SECRET.encode()
+    assert hooks.secrets.get(*SecretName.of(kept).stored_as) == SECRET.encode()
     assert repr(hooks.secrets) == "MemorySecrets(1 secrets)"
 
 
@@ -347,26 +333,44 @@ def test_stored_secret_signs_no_requests_to_another_address(hooks: Hooks) -> Non
     assert {url for url, _, _ in hooks.endpoint.requests} == {webhook.url}
 
 
-def test_new_secret_is_stored_before_the_new_address_and_taken_back_if_that_fails(
+def test_new_secret_is_stored_before_the_new_address_and_deleted_if_that_fails(
     hooks: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webhook = hooks.create()
     seen: list[bytes] = []
 
-    def fail(*_: Any, **__: Any) -> None:
-        seen.append(hooks.secrets.get("a1", "webhooks", webhook.resource_id.id))
+    def fail(_: Any, current: Any, desired: v1.Webhook, **__: Any) -> None:
+        seen.append(hooks.secrets.get(*SecretName.of(desired).stored_as))
         raise Conflict("lost the race")
 
     monkeypatch.setattr(Repository, "update", fail)
     with pytest.raises(Conflict):
         hooks.update(webhook, url="https://other.example.org/", secret="another secret of many bytes")
     assert seen == [b"another secret of many bytes"]
-    assert hooks.secrets.get("a1", "webhooks", webhook.resource_id.id) == SECRET.encode()
+    assert hooks.secrets.get(*SecretName.of(webhook).stored_as) == SECRET.encode()
+    assert repr(hooks.secrets) == "MemorySecrets(1 secrets)"
+
+
+def test_secret_of_an_older_version_is_used_until_it_is_replaced(hooks: Hooks) -> None:
+    webhook = hooks.create()
+    stored = hooks.realm.by_id(WEBHOOK, webhook.resource_id.id)
+    old = copied(stored.value)
+    old.ClearField("secret_id")
+    hooks.realm.all(WEBHOOK).update(stored, old)
+    hooks.secrets.put(*SecretName.of(old).stored_as, b"the secret of an older version")
+    assert SecretName.of(old).stored_as == ("a1", "webhooks", webhook.resource_id.id)
+    hooks.factory.catalog("one")
+    assert hooks.run(webhook) == 1
+    _, body, headers = hooks.endpoint.requests[0]
+    expected = signature(b"the secret of an older version", int(headers["X-Skiway-Timestamp"]), body)
+    assert headers["X-Skiway-Signature"] == expected
+    changed = hooks.update(webhook, secret=SECRET)
+    assert hooks.secrets.get(*SecretName.of(changed).stored_as) == SECRET.encode()
 
 
 def test_missing_secret_is_an_error_of_the_delivery(hooks: Hooks) -> None:
     webhook = hooks.create()
-    hooks.secrets.delete("a1", "webhooks", webhook.resource_id.id)
+    hooks.secrets.delete(*SecretName.of(webhook).stored_as)
     hooks.factory.catalog("one")
     hooks.run(webhook)
     assert hooks.endpoint.requests == []

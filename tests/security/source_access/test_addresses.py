@@ -18,7 +18,8 @@ from metastore.upstreams import iceberg
 from skiway.config.source_access import AddressRule
 from skiway.errors import PermissionDenied, Unavailable
 from skiway.formats import open_source
-from skiway.security.source_access import SourceAccess, connections, policy
+from skiway.security.source_access import SourceAccess, connections
+from skiway.security.source_access import access as decisions
 from skiway.security.source_access.connections import guard_session
 
 METADATA = "http://169.254.169.254/latest/meta-data"
@@ -162,8 +163,8 @@ def test_address_is_permitted_only_by_the_matching_word(host, word):
     ],
 )
 def test_rules_name_hosts_ports_and_schemes(rule, permitted, forbidden, monkeypatch):
-    resolve = policy.resolved
-    monkeypatch.setattr(policy, "resolved", lambda host, port: resolve(host.removeprefix("a."), port))
+    resolve = decisions.resolved
+    monkeypatch.setattr(decisions, "resolved", lambda host, port: resolve(host.removeprefix("a."), port))
     for url in permitted:
         assert access(rule).check_url(url) == url
     for url in forbidden:
@@ -180,13 +181,13 @@ def test_invalid_rules_are_rejected(name):
 
 
 def test_a_named_host_at_a_link_local_address_is_refused(monkeypatch):
-    monkeypatch.setattr(policy, "resolved", lambda *_: iter([ip_address("169.254.169.254")]))
+    monkeypatch.setattr(decisions, "resolved", lambda *_: iter([ip_address("169.254.169.254")]))
     with refused():
         access("metadata.google.internal", "public").check_url("http://metadata.google.internal")
 
 
 def test_every_address_of_a_host_must_be_permitted(monkeypatch):
-    monkeypatch.setattr(policy, "resolved", lambda *_: iter([ip_address("8.8.8.8"), ip_address("10.0.0.1")]))
+    monkeypatch.setattr(decisions, "resolved", lambda *_: iter([ip_address("8.8.8.8"), ip_address("10.0.0.1")]))
     with refused():
         access("public").check_url("https://mixed.example.com")
 
@@ -316,7 +317,7 @@ def test_catalog_cannot_name_metadata_outside_of_the_source(upstream, tmp_path):
 
 
 def test_name_that_resolves_to_another_address_on_connect_is_rejected(upstream, monkeypatch):
-    monkeypatch.setattr(policy, "resolved", lambda *_: iter([ip_address("8.8.8.8")]))
+    monkeypatch.setattr(decisions, "resolved", lambda *_: iter([ip_address("8.8.8.8")]))
     with refused():
         namespaces(upstream.uri, access=access("public"))
     assert upstream.requested == []

@@ -14,7 +14,8 @@ import pytest
 from skiway.config.source_access import AddressRule
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
 from skiway.formats import open_source
-from skiway.security.source_access import SourceAccess, policy
+from skiway.security.source_access import SourceAccess
+from skiway.security.source_access import access as decisions
 from skiway.security.source_access.databases import checked_database
 
 
@@ -164,7 +165,7 @@ def test_other_databases_are_refused(uri: str, options: dict[str, str]) -> None:
 
 def test_connection_is_made_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = iter(["8.8.8.8", "169.254.169.254"])
-    monkeypatch.setattr(policy, "resolved", lambda *_: iter([ip_address(next(addresses))]))
+    monkeypatch.setattr(decisions, "resolved", lambda *_: iter([ip_address(next(addresses))]))
     found = query("postgresql://u@db.example.com:6432/db?sslmode=verify-full", access("public"))
     assert (found["host"], found["hostaddr"], found["port"]) == ("db.example.com", "8.8.8.8", "6432")
     assert found["sslmode"] == "verify-full"

@@ -44,30 +44,17 @@ from skiway.airport.filters.translation import (
     like_regex,
     translate,
 )
+from skiway.airport.wire.duckdb_sql import duckdb_type
 
 TYPES: Final = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "UTINYINT": pa.uint8(),
-    "USMALLINT": pa.uint16(),
-    "UINTEGER": pa.uint32(),
-    "UBIGINT": pa.uint64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "VARCHAR": pa.string(),
-    "BLOB": pa.binary(),
-    "DATE": pa.date32(),
-    "TIME": pa.time64("us"),
-    "TIME_NS": pa.time64("ns"),
-    "TIMESTAMP_S": pa.timestamp("s"),
-    "TIMESTAMP_MS": pa.timestamp("ms"),
-    "TIMESTAMP": pa.timestamp("us"),
-    "TIMESTAMP_NS": pa.timestamp("ns"),
-    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
+    duckdb_type(pa.field("", kind)): kind
+    for kind in (
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(), pa.time64("us"), pa.time64("ns")),
+        *(pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", tz="UTC")),
+    )
 }
+"""The Arrow types of literals, by the names of DuckDB's types."""
 
 
 def scalar(node: Node, of: pa.DataType) -> pa.Scalar:
@@ -305,8 +292,8 @@ class ConditionWriter:
             return self.constant(pa.scalar(False))
         if probe.may_be_nan:
             raise Inexpressible
-        found = self.call(pc.is_in, probe.expression, value_set=value_set(members, probe.type))
-        return self.call(pc.and_kleene, self.call(pc.invert, found), self.call(pc.is_valid, probe.expression))
+        is_member = self.call(pc.is_in, probe.expression, value_set=value_set(members, probe.type))
+        return self.call(pc.and_kleene, self.call(pc.invert, is_member), self.call(pc.is_valid, probe.expression))
 
     def literal(self, node: Node, other: _Operand) -> _Operand:
         value = scalar(node, other.type)
@@ -364,13 +351,13 @@ class ConditionWriter:
         """The Arrow type of the column or struct field at `path`; None without a schema."""
         if self.schema is None:
             return None
-        found: Any = pa.struct(list(self.schema))
+        data_type: Any = pa.struct(list(self.schema))
         for name in path:
-            index = found.get_field_index(name) if pa.types.is_struct(found) else -1
+            index = data_type.get_field_index(name) if pa.types.is_struct(data_type) else -1
             if index < 0:
                 raise Inexpressible  # missing or ambiguous
-            found = found.field(index).type
-        return found
+            data_type = data_type.field(index).type
+        return data_type
 
     def coalesce(self, children: Sequence[Node]) -> _Operand:
         values, of = self.same_type(children)
@@ -439,8 +426,8 @@ def row_mask(filter: Filter, schema: pa.Schema) -> RowMask | None:  # noqa: A002
         return None
 
     def mask(batch: pa.RecordBatch) -> pa.Array:
-        found = kept(lambda path: _within(batch.column(path[0]), path))
-        return pa.repeat(found, batch.num_rows) if isinstance(found, pa.Scalar) else found
+        rows = kept(lambda path: _within(batch.column(path[0]), path))
+        return pa.repeat(rows, batch.num_rows) if isinstance(rows, pa.Scalar) else rows
 
     return mask
 

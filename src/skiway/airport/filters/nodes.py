@@ -309,8 +309,8 @@ class Filter:
     @property
     def columns(self) -> frozenset[str]:
         """The names of the columns that the filter uses, except in unsupported parts."""
-        found = (node for predicate in self.predicates for node in walk(predicate))
-        return frozenset(node.name for node in found if isinstance(node, ColumnRef))
+        nodes = (node for predicate in self.predicates for node in walk(predicate))
+        return frozenset(node.name for node in nodes if isinstance(node, ColumnRef))
 
 
 def type_of(node: Node) -> LogicalType | None:

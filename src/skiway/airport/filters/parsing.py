@@ -320,9 +320,9 @@ def _decode(text: str | bytes) -> dict[str, Any]:
     return document
 
 
-def _malformed(found: str) -> InvalidArgument:
+def _malformed(problem: str) -> InvalidArgument:
     return InvalidArgument(
-        f"cannot parse the pushed-down filter: {found}; "
+        f"cannot parse the pushed-down filter: {problem}; "
         'send {"filters": [...], "column_binding_names_by_index": [...]}, or nothing for no filter',
         key="filter.malformed",
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Final
+from typing import Final, Literal, get_args
 from uuid import UUID
 
-from skiway.airport.filters.dialects import Dialect, to_dialect
 from skiway.airport.filters.nodes import (
     Between,
     Case,
@@ -38,9 +37,14 @@ from skiway.airport.filters.translation import (
     translate,
 )
 from skiway.airport.wire.duckdb_sql import blob_literal, identifier, text_literal
+from skiway.errors import InvalidArgument
+from skiway.foundation.extras import needed
 
-# DuckDB's run time is quadratic in the number of conditions.
-_MAX_CONDITIONS: Final = 1000
+Dialect = Literal["duckdb", "generic", "postgres", "sqlite"]
+
+_MAX_CONDITIONS: Final = 1000  # DuckDB's run time is quadratic in their number
+_MAX_DIALECT_CONDITIONS: Final = 200  # SQLite's parser allows 1000 levels, and each condition is at least one
+_MAX_DEPTH: Final = 20  # older versions of SQLite allow about 30 nested parentheses
 
 _CALLED: Final = {"COALESCE": "coalesce", "NULLIF": "nullif", "TRY": "TRY"}
 
@@ -67,9 +71,39 @@ def to_sql(
     which are put in parentheses.
     """
     if dialect != "duckdb":
-        return to_dialect(filter, dialect, columns or {}, expressions or {})
+        return _to_dialect(filter, dialect, columns or {}, expressions or {})
     writer = _Writer(columns or {}, expressions or {})
     return translate(filter, writer.condition, all_of=" AND ".join, any_of=_any_of, limit=_MAX_CONDITIONS)
+
+
+def _to_dialect(
+    filter: Filter,  # noqa: A002
+    dialect: str,
+    columns: Mapping[str, str | None],
+    expressions: Mapping[str, str],
+) -> str | None:
+    """The body of a WHERE clause in `dialect` that keeps at least the rows that `filter` keeps."""
+    if dialect not in get_args(Dialect):
+        raise InvalidArgument(f"unknown SQL dialect {dialect!r}: use {', '.join(map(repr, get_args(Dialect)))}")
+    with needed("sql", f"filters in the SQL of {dialect}"):
+        from skiway.airport.filters.dialects import GenericWriter, PostgresWriter, SQLiteWriter, Writer
+    kinds: dict[str, type[Writer]] = {"generic": GenericWriter, "postgres": PostgresWriter, "sqlite": SQLiteWriter}
+    writer = kinds[dialect](columns, expressions)
+    shallow = Filter(tuple(_shallow(predicate, _MAX_DEPTH) for predicate in filter.predicates))
+    return translate(shallow, writer.sql, all_of=" AND ".join, any_of=_any_of, limit=_MAX_DIALECT_CONDITIONS)
+
+
+def _shallow(node: Node, depth: int) -> Node:
+    """`node` without the parts that are nested deeper than `depth`."""
+    match node:
+        case Conjunction() | Operator("NOT") if depth == 0:
+            return Unknown("nested too deeply")
+        case Conjunction(op, children):
+            return Conjunction(op, tuple([_shallow(child, depth - 1) for child in children]))
+        case Operator("NOT", (child,), of):
+            return Operator("NOT", (_shallow(child, depth - 1),), of)
+        case _:
+            return node
 
 
 def _any_of(conditions: Sequence[str]) -> str:

@@ -191,10 +191,10 @@ def column_path(node: Node) -> tuple[str, ...]:
 def _field_name(struct: Node, wanted: str) -> str:
     # Field names are case-insensitive in DuckDB, which sends the name as the user typed it.
     fields = struct.type.fields if isinstance(struct, ColumnRef | Function) else ()
-    found = [name for name, _ in fields if name.lower() == wanted.lower()]
-    if len(found) != 1:
+    matching = [name for name, _ in fields if name.lower() == wanted.lower()]
+    if len(matching) != 1:
         raise Inexpressible
-    return found[0]
+    return matching[0]
 
 
 # -- LIKE patterns ----------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from skiway.airport.catalog import (
     CreateTable,
     DynamicCatalog,
     DynamicSchema,
-    DynamicTable,
     HasStatistics,
     Schema,
     SharedListing,
@@ -30,8 +29,7 @@ from skiway.airport.catalog import (
     Versioned,
 )
 from skiway.airport.conversion import to_column
-from skiway.airport.memory import ddl
-from skiway.airport.memory.ddl import alter_table, drop_table, rename_table
+from skiway.airport.memory.ddl import AlterableTable, drop_table, rename_table
 from skiway.airport.memory.definitions import Sandbox, check_keys, check_rows, define, valid_name
 from skiway.airport.memory.rows import CHUNK_ROWS, Rows
 from skiway.airport.memory.statements import DeleteRows, InsertRows, UpdateRows
@@ -117,7 +115,7 @@ class PastTable(_Readable):
         return self._past_state
 
 
-class MemoryTable(_Readable, TimeTravel, Writable, DynamicTable):
+class MemoryTable(_Readable, TimeTravel, Writable, AlterableTable):
     """A table as the current request sees it: the newest version, or the version in its transaction."""
 
     def _state(self) -> TableState:
@@ -135,55 +133,6 @@ class MemoryTable(_Readable, TimeTravel, Writable, DynamicTable):
         table = session.snapshot.open_table(self._schema_name, self.name)
         make = _STATEMENTS[write.operation]
         return make(write, schema=self._schema_name, table=table, session=session, sandbox=self._database.sandbox)
-
-    # -- ALTER TABLE --------------------------------------------------------------------------------------------------
-
-    def add_column(self, field: pa.Field, *, if_not_exists: bool = False) -> None:
-        """Append a column."""
-        self._alter(lambda t: ddl.add_column(t, field, self._database.sandbox, if_not_exists=if_not_exists))
-
-    def remove_column(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
-        """Drop a column."""
-        self._alter(lambda t: ddl.remove_column(t, name, if_exists=if_exists, cascade=cascade))
-
-    def rename_column(self, name: str, new_name: str) -> None:
-        """Rename a column."""
-        self._alter(lambda t: ddl.rename_column(t, name, new_name, self._database.sandbox))
-
-    def change_column_type(self, field: pa.Field, expression: str) -> None:
-        """Change the type of a column. Without an expression, its values are cast."""
-        self._alter(lambda t: ddl.change_column_type(t, field, expression, self._database.sandbox))
-
-    def set_not_null(self, name: str) -> None:
-        """Add a NOT NULL constraint."""
-        self._alter(lambda t: ddl.set_not_null(t, name, self._database.sandbox))
-
-    def drop_not_null(self, name: str) -> None:
-        """Drop the NOT NULL constraint."""
-        self._alter(lambda t: ddl.drop_not_null(t, name))
-
-    def set_default(self, name: str, expression: str) -> None:
-        """Set the SQL default of a column; "" removes it."""
-        self._alter(lambda t: ddl.set_default(t, name, expression, self._database.sandbox))
-
-    def add_constraint(self, constraint: str) -> None:
-        """Add a constraint in SQL."""
-        self._alter(lambda t: ddl.add_constraint(t, constraint, self._database.sandbox))
-
-    def add_field(self, path: Sequence[str], field: pa.Field, *, if_not_exists: bool = False) -> None:
-        """Append a field to the struct at `path`."""
-        self._alter(lambda t: ddl.add_field(t, path, field, self._database.sandbox, if_not_exists=if_not_exists))
-
-    def rename_field(self, path: Sequence[str], new_name: str) -> None:
-        """Rename the struct field at `path`."""
-        self._alter(lambda t: ddl.rename_field(t, path, new_name))
-
-    def remove_field(self, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False) -> None:
-        """Drop the struct field at `path`."""
-        self._alter(lambda t: ddl.remove_field(t, path, if_exists=if_exists, cascade=cascade))
-
-    def _alter(self, edit: Callable[[TableState], TableState]) -> None:
-        self._database.session().apply(alter_table(self._schema_name, self.name, edit))
 
 
 def _scan_batches(

@@ -6,7 +6,7 @@ are `key` and `value`, as in DuckDB.
 In a transaction, a change is applied twice: to the snapshot that the transaction sees, and again to the newest snapshot
 when it commits. The second time it must find the same definition of the table, otherwise it raises `Conflict`.
 
-The functions for ALTER TABLE take a table state and return the new one, or raise. With a flag such as `if_exists` they may
+The methods for ALTER TABLE take a table state and return the new one, or raise. With a flag such as `if_exists` they may
 return the same state, and then no new version is created.
 """
 
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.airport.catalog import DynamicTable
 from skiway.airport.conversion import drop_nulls, list_offsets, scatter_valid
 from skiway.airport.memory.definitions import (
     Sandbox,
@@ -31,8 +32,8 @@ from skiway.airport.memory.definitions import (
     valid_name,
 )
 from skiway.airport.memory.statements import fill_column
-from skiway.airport.memory.transactions import Snapshot, TableState, change_numbers
-from skiway.airport.wire.duckdb_sql import identifier
+from skiway.airport.memory.transactions import Database, Snapshot, TableState, change_numbers
+from skiway.airport.wire.duckdb_sql import identifier, type_metadata
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PreconditionFailed
 
 Edit = Callable[[pa.StructArray], pa.StructArray]
@@ -98,15 +99,15 @@ def removing_field(name: str) -> Edit:
 
 def has_nested_field(data_type: pa.DataType, path: Sequence[str]) -> bool:
     """Whether `path` leads to a field of a struct."""
-    found = False
+    exists = False
 
     def look(array: pa.StructArray) -> pa.StructArray:
-        nonlocal found
-        found = _position(array.type, path[-1]) is not None
+        nonlocal exists
+        exists = _position(array.type, path[-1]) is not None
         return array
 
     edit_struct(pa.nulls(0, data_type), path[:-1], look)
-    return found
+    return exists
 
 
 def _position(struct: pa.StructType, name: str) -> int | None:
@@ -159,8 +160,6 @@ def _expect(data_type: pa.DataType, step: str, *steps: str) -> None:
 
 Make = Callable[[Snapshot, TableState, int], Snapshot]
 
-_TYPE_METADATA: Final = b"ARROW:extension:"  # prefix of the metadata that belongs to the type of a field
-
 
 class TableChange:
     """A change of one table. `make` returns the new snapshot for the old one, the table and the number of this change."""
@@ -187,16 +186,6 @@ class TableChange:
         return after if after is snapshot else replace(after, shape=self._number)
 
 
-def alter_table(schema: str, name: str, edit: Callable[[TableState], TableState]) -> TableChange:
-    """The change for ALTER TABLE."""
-
-    def make(snapshot: Snapshot, table: TableState, number: int) -> Snapshot:
-        after = edit(table)
-        return snapshot if after is table else snapshot.with_table(schema, replace(after, revision=number))
-
-    return TableChange(schema, name, make)
-
-
 def drop_table(schema: str, name: str, *, if_exists: bool) -> TableChange:
     """The change for DROP TABLE."""
 
@@ -219,104 +208,192 @@ def rename_table(schema: str, name: str, new_name: str, *, if_exists: bool) -> T
     return TableChange(schema, name, make, if_exists=if_exists)
 
 
-# -- columns ----------------------------------------------------------------------------------------------------------
+A = TypeVar("A", bound="AlterableTable")
+P = ParamSpec("P")
 
 
-def add_column(table: TableState, field: pa.Field, sandbox: Sandbox, *, if_not_exists: bool = False) -> TableState:
-    """Append a column. Existing rows get the default, or NULL."""
-    definition = table.definition
-    if if_not_exists and definition.position(field.name) is not None:
-        return table
-    definition.check_new_name(field.name)
-    column = new_column(field)
-    _check_default(definition, column, sandbox)
-    after = replace(definition, columns=(*definition.columns, column))
+def _altering(edit: Callable[Concatenate[A, TableState, P], TableState]) -> Callable[Concatenate[A, P], None]:
+    """A method for ALTER TABLE, made from one that takes the state of the table and returns the new one, or raises."""
 
-    def fill(batch: pa.RecordBatch) -> list[pa.Array]:
-        return [*batch.columns[:-1], fill_column(column, batch.num_rows, sandbox)]
+    def alter(self: A, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        schema = self._schema_name
 
-    return _validated(table.with_definition(after, table.rows.rewritten(after.schema, fill)), sandbox)
+        def make(snapshot: Snapshot, table: TableState, number: int) -> Snapshot:
+            after = edit(self, table, *args, **kwargs)
+            return snapshot if after is table else snapshot.with_table(schema, replace(after, revision=number))
 
+        self._database.session().apply(TableChange(schema, self.name, make))
 
-def remove_column(table: TableState, name: str, *, if_exists: bool = False, cascade: bool = False) -> TableState:
-    """Drop a column. With `cascade`, drop the keys and checks that refer to it too."""
-    definition = table.definition
-    if if_exists and definition.position(name) is None:
-        return table
-    index = definition.index(name)
-    keys, checks = definition.keys_on(name), definition.checks_on(name)
-    if not cascade:
-        _reject_constrained(definition, name, "drop")
-    if len(definition.columns) == 1:
-        raise PreconditionFailed(f"{name!r} is the only column of table {definition.name!r}: drop the table instead")
-    after = replace(
-        definition,
-        columns=tuple(field for i, field in enumerate(definition.columns) if i != index),
-        keys=tuple(key for key in definition.keys if key not in keys),
-        checks=tuple(check for check in definition.checks if check not in checks),
-    )
-    kept = [i for i in range(len(definition.columns)) if i != index]
-    return table.with_definition(
-        after, table.rows.rewritten(after.schema, lambda batch: [batch.column(i) for i in kept])
-    )
+    alter.__doc__ = edit.__doc__
+    return alter
 
 
-def rename_column(table: TableState, name: str, new_name: str, sandbox: Sandbox) -> TableState:
-    """Rename a column, also in keys and checks."""
-    definition = table.definition
-    index = definition.index(name)
-    old = definition.columns[index].name
-    definition.check_new_name(new_name, but=old)
-    after = definition.with_column(index, definition.columns[index].with_name(new_name))
-    if definition.keys or definition.checks:
-        constraints = sandbox.parse_constraints(definition.columns, definition.clauses(), rename=(old, new_name))
-        after = after.with_constraints(constraints)
-    return table.with_definition(after)
+class AlterableTable(DynamicTable):
+    """A table that supports ALTER TABLE."""
 
+    name: str
+    _database: Database
+    _schema_name: str
 
-def change_column_type(table: TableState, field: pa.Field, expression: str, sandbox: Sandbox) -> TableState:
-    """Change the type of a column. The expression computes the new value for each row."""
-    definition = table.definition
-    index = definition.index(field.name)
-    _reject_constrained(definition, field.name, "change the type of")
-    old = definition.columns[index]
-    column = new_column(old.with_type(field.type).with_metadata(_merged_metadata(old, field)))
-    after = definition.with_column(index, column)
-    _check_default(after, column, sandbox)
-    sql = expression or identifier(old.name)
+    @property
+    def _sandbox(self) -> Sandbox:
+        return self._database.sandbox
 
-    def convert(batch: pa.RecordBatch) -> list[pa.Array]:
-        rows = pa.Table.from_batches([batch]).select(definition.visible.names)
-        values = sandbox.evaluate(rows, sql, column)
-        return [*batch.columns[:index], values, *batch.columns[index + 1 : -1]]
+    @_altering
+    def add_column(self, table: TableState, field: pa.Field, *, if_not_exists: bool = False) -> TableState:
+        """Append a column. Existing rows get the default, or NULL."""
+        definition = table.definition
+        if if_not_exists and definition.position(field.name) is not None:
+            return table
+        definition.check_new_name(field.name)
+        column = new_column(field)
+        _check_default(definition, column, self._sandbox)
+        after = replace(definition, columns=(*definition.columns, column))
 
-    if not len(table.rows):  # check the expression although there is nothing to convert
-        sandbox.evaluate(table.rows.table(definition.visible.names), sql, column)
-    return _validated(table.with_definition(after, table.rows.rewritten(after.schema, convert)), sandbox)
+        def fill(batch: pa.RecordBatch) -> list[pa.Array]:
+            return [*batch.columns[:-1], fill_column(column, batch.num_rows, self._sandbox)]
+
+        return _validated(table.with_definition(after, table.rows.rewritten(after.schema, fill)), self._sandbox)
+
+    @_altering
+    def remove_column(
+        self, table: TableState, name: str, *, if_exists: bool = False, cascade: bool = False
+    ) -> TableState:
+        """Drop a column. With `cascade`, drop the keys and checks that refer to it too."""
+        definition = table.definition
+        if if_exists and definition.position(name) is None:
+            return table
+        index = definition.index(name)
+        keys, checks = definition.keys_on(name), definition.checks_on(name)
+        if not cascade:
+            _reject_constrained(definition, name, "drop")
+        if len(definition.columns) == 1:
+            raise PreconditionFailed(
+                f"{name!r} is the only column of table {definition.name!r}: drop the table instead"
+            )
+        after = replace(
+            definition,
+            columns=tuple(field for i, field in enumerate(definition.columns) if i != index),
+            keys=tuple(key for key in definition.keys if key not in keys),
+            checks=tuple(check for check in definition.checks if check not in checks),
+        )
+        kept = [i for i in range(len(definition.columns)) if i != index]
+        return table.with_definition(
+            after, table.rows.rewritten(after.schema, lambda batch: [batch.column(i) for i in kept])
+        )
+
+    @_altering
+    def rename_column(self, table: TableState, name: str, new_name: str) -> TableState:
+        """Rename a column, also in keys and checks."""
+        definition = table.definition
+        index = definition.index(name)
+        old = definition.columns[index].name
+        definition.check_new_name(new_name, but=old)
+        after = definition.with_column(index, definition.columns[index].with_name(new_name))
+        if definition.keys or definition.checks:
+            constraints = self._sandbox.parse_constraints(
+                definition.columns, definition.clauses(), rename=(old, new_name)
+            )
+            after = after.with_constraints(constraints)
+        return table.with_definition(after)
+
+    @_altering
+    def change_column_type(self, table: TableState, field: pa.Field, expression: str) -> TableState:
+        """Change the type of a column. The expression computes the new value for each row."""
+        definition = table.definition
+        index = definition.index(field.name)
+        _reject_constrained(definition, field.name, "change the type of")
+        old = definition.columns[index]
+        column = new_column(old.with_type(field.type).with_metadata(_merged_metadata(old, field)))
+        after = definition.with_column(index, column)
+        _check_default(after, column, self._sandbox)
+        sql = expression or identifier(old.name)
+
+        def convert(batch: pa.RecordBatch) -> list[pa.Array]:
+            rows = pa.Table.from_batches([batch]).select(definition.visible.names)
+            values = self._sandbox.evaluate(rows, sql, column)
+            return [*batch.columns[:index], values, *batch.columns[index + 1 : -1]]
+
+        if not len(table.rows):  # check the expression although there is nothing to convert
+            self._sandbox.evaluate(table.rows.table(definition.visible.names), sql, column)
+        return _validated(table.with_definition(after, table.rows.rewritten(after.schema, convert)), self._sandbox)
+
+    @_altering
+    def set_not_null(self, table: TableState, name: str) -> TableState:
+        """Add a NOT NULL constraint. The column must not contain NULLs."""
+        return _validated(_with_nullable(table, name, nullable=False), self._sandbox)
+
+    @_altering
+    def drop_not_null(self, table: TableState, name: str) -> TableState:
+        """Drop a NOT NULL constraint. Columns of the primary key keep it."""
+        definition = table.definition
+        if any(key.kind == "PRIMARY KEY" for key in definition.keys_on(name)):
+            raise PreconditionFailed(
+                f"column {name!r} is part of the primary key of {definition.name!r} and cannot be nullable"
+            )
+        return _with_nullable(table, name, nullable=True)
+
+    @_altering
+    def set_default(self, table: TableState, name: str, expression: str) -> TableState:
+        """Set the SQL default of a column; "" removes it."""
+        definition = table.definition
+        column = definition.column(name)
+        metadata = {key: value for key, value in (column.metadata or {}).items() if key != b"default"}
+        if expression:
+            metadata[b"default"] = expression.encode()
+        changed = column.with_metadata(metadata)
+        _check_default(definition, changed, self._sandbox)
+        return table.with_definition(definition.with_column(definition.index(name), changed))
+
+    @_altering
+    def add_constraint(self, table: TableState, constraint: str) -> TableState:
+        """Add a constraint. Existing rows must satisfy it."""
+        definition = table.definition
+        constraints = self._sandbox.parse_constraints(definition.columns, [*definition.clauses(), constraint])
+        if constraints[-1].kind not in ("CHECK", "UNIQUE", "PRIMARY KEY"):
+            raise InvalidArgument(
+                f"{constraints[-1].kind} constraints are not supported: use CHECK, UNIQUE or PRIMARY KEY"
+            )
+        return _validated(table.with_definition(definition.with_constraints(constraints)), self._sandbox)
+
+    @_altering
+    def add_field(
+        self, table: TableState, path: Sequence[str], field: pa.Field, *, if_not_exists: bool = False
+    ) -> TableState:
+        """Append a field to the struct at `path`. Existing values get the default, or NULL."""
+        if if_not_exists and has_nested_field(table.definition.column(_first(path)).type, [*path[1:], field.name]):
+            return table
+        column = new_column(field)
+        _check_default(table.definition, column, self._sandbox)
+        fill_column(column, 1, self._sandbox)  # DuckDB checks the type of this default, unlike that of a column
+        return _edit_column(table, path, adding_field(column, lambda count: fill_column(column, count, self._sandbox)))
+
+    @_altering
+    def rename_field(self, table: TableState, path: Sequence[str], new_name: str) -> TableState:
+        """Rename the struct field at `path`."""
+        _reject_in_checks(table.definition, path, "rename")
+        return _edit_column(table, path[:-1], renaming_field(path[-1], new_name))
+
+    @_altering
+    def remove_field(
+        self, table: TableState, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False
+    ) -> TableState:
+        """Drop the struct field at `path`. With `cascade`, drop the checks that refer to its column too."""
+        definition = table.definition
+        if if_exists and not _has_field(definition, path):
+            return table
+        column = definition.column(_first(path)).name
+        if not cascade:
+            _reject_in_checks(definition, path, "drop")
+        dropped = definition.checks_on(column)
+        kept = replace(definition, checks=tuple(check for check in definition.checks if check not in dropped))
+        return _edit_column(replace(table, definition=kept), path[:-1], removing_field(path[-1]))
 
 
 def _merged_metadata(old: pa.Field, new: pa.Field) -> dict[bytes, bytes]:
     """The metadata of the old column, with the type metadata of the new one."""
-    kept = {key: value for key, value in (old.metadata or {}).items() if not key.startswith(_TYPE_METADATA)}
-    return kept | {key: value for key, value in (new.metadata or {}).items() if key.startswith(_TYPE_METADATA)}
-
-
-# -- constraints ------------------------------------------------------------------------------------------------------
-
-
-def set_not_null(table: TableState, name: str, sandbox: Sandbox) -> TableState:
-    """Add a NOT NULL constraint. The column must not contain NULLs."""
-    return _validated(_with_nullable(table, name, nullable=False), sandbox)
-
-
-def drop_not_null(table: TableState, name: str) -> TableState:
-    """Drop a NOT NULL constraint. Columns of the primary key keep it."""
-    definition = table.definition
-    if any(key.primary for key in definition.keys_on(name)):
-        raise PreconditionFailed(
-            f"column {name!r} is part of the primary key of {definition.name!r} and cannot be nullable"
-        )
-    return _with_nullable(table, name, nullable=True)
+    replaced = type_metadata(old)
+    return {key: value for key, value in (old.metadata or {}).items() if key not in replaced} | type_metadata(new)
 
 
 def _with_nullable(table: TableState, name: str, *, nullable: bool) -> TableState:
@@ -325,63 +402,6 @@ def _with_nullable(table: TableState, name: str, *, nullable: bool) -> TableStat
     if column.nullable == nullable:
         return table
     return table.with_definition(definition.with_column(definition.index(name), column.with_nullable(nullable)))
-
-
-def set_default(table: TableState, name: str, expression: str, sandbox: Sandbox) -> TableState:
-    """Set the SQL default of a column; "" removes it."""
-    definition = table.definition
-    column = definition.column(name)
-    metadata = {key: value for key, value in (column.metadata or {}).items() if key != b"default"}
-    if expression:
-        metadata[b"default"] = expression.encode()
-    changed = column.with_metadata(metadata)
-    _check_default(definition, changed, sandbox)
-    return table.with_definition(definition.with_column(definition.index(name), changed))
-
-
-def add_constraint(table: TableState, constraint: str, sandbox: Sandbox) -> TableState:
-    """Add a constraint. Existing rows must satisfy it."""
-    definition = table.definition
-    constraints = sandbox.parse_constraints(definition.columns, [*definition.clauses(), constraint])
-    if constraints[-1].kind not in ("CHECK", "UNIQUE", "PRIMARY KEY"):
-        raise InvalidArgument(f"{constraints[-1].kind} constraints are not supported: use CHECK, UNIQUE or PRIMARY KEY")
-    return _validated(table.with_definition(definition.with_constraints(constraints)), sandbox)
-
-
-# -- struct fields ----------------------------------------------------------------------------------------------------
-
-
-def add_field(
-    table: TableState, path: Sequence[str], field: pa.Field, sandbox: Sandbox, *, if_not_exists: bool = False
-) -> TableState:
-    """Append a field to the struct at `path`. Existing values get the default, or NULL."""
-    if if_not_exists and has_nested_field(table.definition.column(_first(path)).type, [*path[1:], field.name]):
-        return table
-    column = new_column(field)
-    _check_default(table.definition, column, sandbox)
-    fill_column(column, 1, sandbox)  # DuckDB checks the type of this default, unlike that of a column
-    return _edit_column(table, path, adding_field(column, lambda count: fill_column(column, count, sandbox)))
-
-
-def rename_field(table: TableState, path: Sequence[str], new_name: str) -> TableState:
-    """Rename the struct field at `path`."""
-    _reject_in_checks(table.definition, path, "rename")
-    return _edit_column(table, path[:-1], renaming_field(path[-1], new_name))
-
-
-def remove_field(
-    table: TableState, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False
-) -> TableState:
-    """Drop the struct field at `path`. With `cascade`, drop the checks that refer to its column too."""
-    definition = table.definition
-    if if_exists and not _has_field(definition, path):
-        return table
-    column = definition.column(_first(path)).name
-    if not cascade:
-        _reject_in_checks(definition, path, "drop")
-    dropped = definition.checks_on(column)
-    kept = replace(definition, checks=tuple(check for check in definition.checks if check not in dropped))
-    return _edit_column(replace(table, definition=kept), path[:-1], removing_field(path[-1]))
 
 
 def _has_field(definition: TableDefinition, path: Sequence[str]) -> bool:
@@ -412,9 +432,6 @@ def _first(path: Sequence[str]) -> str:
     return path[0]
 
 
-# -- checks -----------------------------------------------------------------------------------------------------------
-
-
 def _check_default(definition: TableDefinition, column: pa.Field, sandbox: Sandbox) -> None:
     """Check that the default is an expression without columns. As in DuckDB, it is evaluated only when it is used."""
     default = default_expression(column)
@@ -424,8 +441,8 @@ def _check_default(definition: TableDefinition, column: pa.Field, sandbox: Sandb
 
 def _reject_constrained(definition: TableDefinition, name: str, what: str) -> None:
     """Raise `PreconditionFailed` if a key or a check refers to the column."""
-    constraints = [f"a {key.kind} constraint" for key in definition.keys_on(name)]
-    constraints += [f"the constraint CHECK({check.expression})" for check in definition.checks_on(name)]
+    constraints = [f"a {key.label} constraint" for key in definition.keys_on(name)]
+    constraints += [f"the constraint {check.label}" for check in definition.checks_on(name)]
     if constraints:
         raise PreconditionFailed(
             f"cannot {what} column {name!r} of table {definition.name!r}: {constraints[0]} depends on it",
@@ -437,7 +454,7 @@ def _reject_in_checks(definition: TableDefinition, path: Sequence[str], what: st
     for check in definition.checks_on(_first(path)):
         raise PreconditionFailed(
             f"cannot {what} {'.'.join(path)} of table {definition.name!r}: "
-            f"the constraint CHECK({check.expression}) depends on its column",
+            f"the constraint {check.label} depends on its column",
             key="column.bound",
         )
 

@@ -34,11 +34,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A constraint that DuckDB parsed. Only a CHECK has an `expression`."""
+    """A PRIMARY KEY, UNIQUE or CHECK constraint, and the columns it uses.
+
+    Only a CHECK has an `expression`, in SQL, which must not be false for any row.
+    """
 
     kind: str
     columns: tuple[str, ...]
     expression: str = ""
+
+    @property
+    def label(self) -> str:
+        """The constraint in messages."""
+        return f"CHECK({self.expression})" if self.kind == "CHECK" else self.kind.lower()
+
+    @property
+    def clause(self) -> str:
+        """The constraint in SQL."""
+        inside = f"{self.expression}\n" if self.kind == "CHECK" else ", ".join(map(identifier, self.columns))
+        return f"{self.kind} ({inside})"
 
 
 class Sandbox:
@@ -90,12 +104,12 @@ class Sandbox:
             "SELECT constraint_type AS kind, constraint_column_names AS names, expression FROM duckdb_constraints()"
             " WHERE table_name = 'probe' AND constraint_type <> 'NOT NULL' ORDER BY constraint_index"
         )
-        *_, counted, found = self._foreign.run(statements, expressions=defaults)
-        if counted["columns"].to_pylist() != [len(parts)] or len(found) != len(clauses):
+        *_, counted, parsed = self._foreign.run(statements, expressions=defaults)
+        if counted["columns"].to_pylist() != [len(parts)] or len(parsed) != len(clauses):
             raise InvalidArgument(
                 f"{'; '.join(map(str.strip, clauses))}: each must be one constraint, such as CHECK (a < b) or UNIQUE (a, b)"
             )
-        return [Constraint(row["kind"], tuple(row["names"]), row["expression"] or "") for row in found.to_pylist()]
+        return [Constraint(row["kind"], tuple(row["names"]), row["expression"] or "") for row in parsed.to_pylist()]
 
     def _types(self, fields: Sequence[pa.Field]) -> list[str]:
         """DuckDB's names of the types."""
@@ -149,27 +163,6 @@ def valid_name(name: str, what: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A UNIQUE or PRIMARY KEY constraint."""
-
-    columns: tuple[str, ...]
-    primary: bool = False
-
-    @property
-    def kind(self) -> str:
-        """The name of the constraint in messages."""
-        return "primary key" if self.primary else "unique"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A CHECK constraint: an SQL expression that must not be false for any row, and the columns it uses."""
-
-    expression: str
-    columns: tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class TableDefinition:
     """The columns, keys and checks of a table.
@@ -179,8 +172,8 @@ class TableDefinition:
 
     name: str
     columns: tuple[pa.Field, ...]
-    keys: tuple[Key, ...] = ()
-    checks: tuple[Check, ...] = ()
+    keys: tuple[Constraint, ...] = ()
+    checks: tuple[Constraint, ...] = ()
     comment: str = ""
 
     @cached_property
@@ -200,15 +193,15 @@ class TableDefinition:
 
     @cached_property
     def _positions(self) -> dict[str, int]:
-        return {fold_case(field.name): place for place, field in enumerate(self.columns)}
+        return {fold_case(field.name): index for index, field in enumerate(self.columns)}
 
     def index(self, name: str) -> int:
         """The index of the column called `name`; `NotFound` if there is none."""
-        found = self.position(name)
-        if found is None:
+        position = self.position(name)
+        if position is None:
             shown = ", ".join(repr(field.name) for field in self.columns)
             raise NotFound(f"table {self.name!r} has no column {name!r}; it has {shown}", key="column", column=name)
-        return found
+        return position
 
     def column(self, name: str) -> pa.Field:
         """The column called `name`; `NotFound` if there is none."""
@@ -216,41 +209,33 @@ class TableDefinition:
 
     def check_new_name(self, name: str, *, but: str = "") -> None:
         """Check that a column may be called `name`; `AlreadyExists` if another column than `but` is."""
-        found = self.position(valid_name(name, "column"))
+        position = self.position(valid_name(name, "column"))
         if fold_case(name) == ROWID:
             raise InvalidArgument(f"a column cannot be called {name!r}, which is reserved for the row id")
-        if found is not None and fold_case(self.columns[found].name) != fold_case(but):
-            raise AlreadyExists(f"table {self.name!r} already has a column {self.columns[found].name!r}")
+        if position is not None and fold_case(self.columns[position].name) != fold_case(but):
+            raise AlreadyExists(f"table {self.name!r} already has a column {self.columns[position].name!r}")
 
     def with_column(self, index: int, field: pa.Field) -> TableDefinition:
         """Replace the column at `index`."""
         return replace(self, columns=(*self.columns[:index], field, *self.columns[index + 1 :]))
 
-    def keys_on(self, name: str) -> tuple[Key, ...]:
+    def keys_on(self, name: str) -> tuple[Constraint, ...]:
         """The keys that contain the column called `name`."""
         return tuple(key for key in self.keys if fold_case(name) in map(fold_case, key.columns))
 
-    def checks_on(self, name: str) -> tuple[Check, ...]:
+    def checks_on(self, name: str) -> tuple[Constraint, ...]:
         """The checks that use the column called `name`."""
         return tuple(check for check in self.checks if fold_case(name) in map(fold_case, check.columns))
 
     def clauses(self) -> list[str]:
         """The constraints as SQL clauses."""
-        keys = [_key_clause(key.columns, primary=key.primary) for key in self.keys]
-        return [*keys, *(f"CHECK ({check.expression}\n)" for check in self.checks)]
+        return [constraint.clause for constraint in (*self.keys, *self.checks)]
 
-    def with_constraints(self, constraints: Iterable[Constraint]) -> TableDefinition:
+    def with_constraints(self, constraints: Sequence[Constraint]) -> TableDefinition:
         """Replace the constraints by those that DuckDB parsed. Columns of the primary key become NOT NULL."""
-        constraints = list(constraints)
-        keys = tuple(
-            Key(constraint.columns, constraint.kind == "PRIMARY KEY")
-            for constraint in constraints
-            if constraint.kind in _KEY_KINDS
-        )
-        checks = tuple(
-            Check(constraint.expression, constraint.columns) for constraint in constraints if constraint.kind == "CHECK"
-        )
-        strict = {fold_case(name) for key in keys if key.primary for name in key.columns}
+        keys = tuple(constraint for constraint in constraints if constraint.kind in _KEY_KINDS)
+        checks = tuple(constraint for constraint in constraints if constraint.kind == "CHECK")
+        strict = {fold_case(name) for key in keys if key.kind == "PRIMARY KEY" for name in key.columns}
         columns = tuple(f.with_nullable(f.nullable and fold_case(f.name) not in strict) for f in self.columns)
         return replace(self, columns=columns, keys=keys, checks=checks)
 
@@ -264,12 +249,14 @@ def define(create: CreateTable, sandbox: Sandbox) -> TableDefinition:
         raise InvalidArgument(f"table {create.name!r} must not have a row id column: the catalog assigns row ids")
     definition = _of_columns(create)
     strict = {definition.index(name) for name in create.not_null}
-    columns = (each.with_nullable(False) if i in strict else each for i, each in enumerate(definition.columns))
+    columns = (f.with_nullable(False) if i in strict else f for i, f in enumerate(definition.columns))
     definition = replace(definition, columns=tuple(columns))
-    clauses = [_key_clause(create.primary_key, primary=True)] if create.primary_key else []
-    clauses += [_key_clause(columns) for columns in create.unique]
-    clauses += [f"CHECK ({check}\n)" for check in create.checks]
-    constraints = sandbox.parse_constraints(definition.columns, clauses, defaults=_defaults(definition.columns))
+    written = [Constraint("PRIMARY KEY", create.primary_key)] if create.primary_key else []
+    written += [Constraint("UNIQUE", columns) for columns in create.unique]
+    written += [Constraint("CHECK", (), check) for check in create.checks]
+    clauses = [constraint.clause for constraint in written]
+    defaults = [text for text in map(default_expression, definition.columns) if text is not None]
+    constraints = sandbox.parse_constraints(definition.columns, clauses, defaults=defaults)
     return definition.with_constraints(constraints)
 
 
@@ -299,14 +286,6 @@ def default_expression(field: pa.Field) -> str | None:
     return text.decode() if text else None
 
 
-def _defaults(columns: Iterable[pa.Field]) -> list[str]:
-    return [text for text in map(default_expression, columns) if text is not None]
-
-
-def _key_clause(columns: Iterable[str], *, primary: bool = False) -> str:
-    return f"{'PRIMARY KEY' if primary else 'UNIQUE'} ({', '.join(map(identifier, columns))})"
-
-
 # -- enforcing constraints --------------------------------------------------------------------------------------------
 
 
@@ -326,8 +305,8 @@ def check_rows(definition: TableDefinition, rows: pa.RecordBatch, sandbox: Sandb
             _check(definition, check, visible, sandbox)
 
 
-def _check(definition: TableDefinition, check: Check, rows: pa.Table, sandbox: Sandbox) -> None:
-    failed = f"CHECK constraint failed on table {definition.name} with expression CHECK({check.expression})"
+def _check(definition: TableDefinition, check: Constraint, rows: pa.Table, sandbox: Sandbox) -> None:
+    failed = f"CHECK constraint failed on table {definition.name} with expression {check.label}"
     try:
         violated = sandbox.is_violated(rows, check.expression)
     except InvalidArgument as error:
@@ -346,15 +325,15 @@ def check_keys(
         duplicate = _duplicate(key, rows.table(key.columns), new, sandbox)
         if duplicate is not None:
             raise ConstraintViolation(
-                f'Duplicate key "{duplicate}" violates {key.kind} constraint on table {definition.name} '
+                f'Duplicate key "{duplicate}" violates {key.label} constraint on table {definition.name} '
                 f"({', '.join(key.columns)})",
-                key=key.kind.replace(" ", "_"),
+                key=key.label.replace(" ", "_"),
                 table=definition.name,
                 columns=", ".join(key.columns),
             )
 
 
-def _duplicate(key: Key, rows: pa.Table, new: pa.Table | None, sandbox: Sandbox) -> str | None:
+def _duplicate(key: Constraint, rows: pa.Table, new: pa.Table | None, sandbox: Sandbox) -> str | None:
     """A duplicate key as text, or None. DuckDB compares the values, so equality is the same as on the client."""
     names = ", ".join(map(identifier, key.columns))
     shown = " || ', ' || ".join(f"{text_literal(name + ': ')} || {identifier(name)}::VARCHAR" for name in key.columns)
@@ -364,5 +343,5 @@ def _duplicate(key: Key, rows: pa.Table, new: pa.Table | None, sandbox: Sandbox)
         f"SELECT {shown} FROM (SELECT {names} FROM stored {touched} WHERE {present})"  # noqa: S608  (quoted above)
         f" GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
     )
-    found = sandbox.query(sql, stored=rows, **({} if new is None else {"new": new}))
-    return str(found.column(0)[0].as_py()) if found.num_rows else None
+    duplicates = sandbox.query(sql, stored=rows, **({} if new is None else {"new": new}))
+    return str(duplicates.column(0)[0].as_py()) if duplicates.num_rows else None

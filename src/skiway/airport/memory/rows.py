@@ -105,31 +105,31 @@ class Rows:
         hits = pc.indices_nonzero(pc.is_in(known, value_set=ids)).cast(pa.int64())
         return Found(candidates, hits.take(pc.index_in(ids, value_set=known.take(hits))))
 
-    def take(self, found: Found) -> pa.RecordBatch:
+    def take(self, location: Found) -> pa.RecordBatch:
         """The rows at a location, in the order of the ids that were searched."""
-        batches = [self.chunks[i].batch for i in found.chunks]
+        batches = [self.chunks[i].batch for i in location.chunks]
         if not batches:
             return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in self.schema], schema=self.schema)
-        return (batches[0] if len(batches) == 1 else pa.concat_batches(batches)).take(found.positions)
+        return (batches[0] if len(batches) == 1 else pa.concat_batches(batches)).take(location.positions)
 
-    def stamps(self, found: Found) -> pa.Int64Array:
+    def stamps(self, location: Found) -> pa.Int64Array:
         """The stamps of the rows at a location; NULL for ids that were not found."""
-        stamps = [self.chunks[i].stamps for i in found.chunks]
-        return pa.concat_arrays([*stamps, pa.array([], pa.int64())]).take(found.positions)
+        stamps = [self.chunks[i].stamps for i in location.chunks]
+        return pa.concat_arrays([*stamps, pa.array([], pa.int64())]).take(location.positions)
 
-    def replaced(self, found: Found, rows: pa.RecordBatch, stamp: int) -> Rows:
+    def replaced(self, location: Found, rows: pa.RecordBatch, stamp: int) -> Rows:
         """Replace the rows at a location by `rows`. Only the affected chunks are rewritten."""
-        order = pc.sort_indices(found.positions)
+        order = pc.sort_indices(location.positions)
         rows = rows.take(order)
         chunks: list[Chunk | None] = list(self.chunks)
-        for number, start, positions in self._split(found, found.positions.take(order)):
+        for number, start, positions in self._split(location, location.positions.take(order)):
             chunks[number] = self.chunks[number].replaced(positions, rows.slice(start, len(positions)), stamp)
         return replace(self, chunks=tuple(chunk for chunk in chunks if chunk))
 
-    def removed(self, found: Found) -> Rows:
+    def removed(self, location: Found) -> Rows:
         """Remove the rows at a location."""
         chunks: list[Chunk | None] = list(self.chunks)
-        for number, _, positions in self._split(found, found.positions.take(pc.sort_indices(found.positions))):
+        for number, _, positions in self._split(location, location.positions.take(pc.sort_indices(location.positions))):
             chunks[number] = self.chunks[number].without(positions)
         remaining: list[Chunk] = []
         for chunk in chunks:
@@ -145,10 +145,10 @@ class Rows:
         ]
         return Rows(schema, tuple(chunks))
 
-    def _split(self, found: Found, positions: pa.Array) -> list[tuple[int, int, pa.Array]]:
+    def _split(self, location: Found, positions: pa.Array) -> list[tuple[int, int, pa.Array]]:
         """Group ascending positions by chunk: its number, the index of its first position, and the positions within it."""
         parts, base, start = [], 0, 0
-        for number in found.chunks:
+        for number in location.chunks:
             base_after = base + len(self.chunks[number])
             end = pc.search_sorted(positions, pa.scalar(base_after, pa.int64())).as_py()
             if end > start:

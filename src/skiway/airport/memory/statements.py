@@ -123,12 +123,12 @@ class _ByRowId(_RowStatement):
         """Find rows in the initial version of the table, and remember their ids and stamps."""
         self._session.stay_alive()
         ids = _row_ids(rows.column(self._rowid))
-        found = self._initial.rows.find(ids)
-        if found.positions.null_count:
-            self._raise_missing(ids.filter(found.positions.is_null()))
+        location = self._initial.rows.find(ids)
+        if location.positions.null_count:
+            self._raise_missing(ids.filter(location.positions.is_null()))
         self._ids.append(ids)
-        self._stamps.append(self._initial.rows.stamps(found))
-        return found
+        self._stamps.append(self._initial.rows.stamps(location))
+        return location
 
     def _raise_missing(self, ids: pa.Array) -> None:
         newest = self._session.snapshot.table(self._schema, self._definition.name)
@@ -138,15 +138,15 @@ class _ByRowId(_RowStatement):
 
     def _locate(self, table: TableState, ids: pa.Array, stamps: pa.Array) -> Found:
         """Find rows in the newest version of the table; `Conflict` if a row was changed since the statement began."""
-        found = table.rows.find(ids)
-        unchanged = pc.equal(table.rows.stamps(found), stamps).fill_null(False)
+        location = table.rows.find(ids)
+        unchanged = pc.equal(table.rows.stamps(location), stamps).fill_null(False)
         if not pc.all(unchanged, min_count=0).as_py():
             changed = ids.filter(pc.invert(unchanged))[0]
             raise Conflict(
                 f"row {changed} of {self._definition.name} was changed or deleted by another statement since this one "
                 "began: retry it"
             )
-        return found
+        return location
 
     def _last_of_each(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Ids, stamps and input positions without duplicates. If a row occurs twice, the last occurrence wins."""
@@ -196,8 +196,8 @@ class DeleteRows(_ByRowId):
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         """Collect the ids of rows to delete."""
-        found = self._find(rows)
-        return _visible(self._definition, self._initial.rows.take(found)) if self._returning else None
+        location = self._find(rows)
+        return _visible(self._definition, self._initial.rows.take(location)) if self._returning else None
 
     def _edit(self, table: TableState) -> Rows:
         ids, stamps, _ = self._last_of_each()

@@ -131,8 +131,8 @@ class Snapshot:
 
     def table(self, schema: str, name: str) -> TableState | None:
         """The table called `name`, or None."""
-        found = self.schema(schema)
-        return found.table(name) if found else None
+        state = self.schema(schema)
+        return state.table(name) if state else None
 
     def open_table(self, schema: str, name: str) -> TableState:
         """The table called `name`; `NotFound` if there is none."""

@@ -3,15 +3,14 @@
 Authors use `Server` or `serve`. A process that already has a gRPC server adds an `AirportService` to it. A call passes
 through these modules:
 
-- `service` receives the Flight call, authenticates the caller and maps errors to gRPC codes, with `status`
-- `host` opens the catalog of the call after authorization, and `lookup` finds the table or function in it
-- `actions` and `ddl` implement DoAction, `scans` and `streams` DoGet, `exchange` and `writing` DoExchange, and
-  `json_contract` DoPut
+- `call_handlers` authenticates the caller, observes the call and maps errors to gRPC codes, for the methods of `service`
+- `host` opens the catalog of the call after authorization, and finds the table or function in it
+- `actions` implements DoAction, `scans` DoGet, `exchange` DoExchange, and `json_contract` DoPut
 - `discovery` describes catalogs and tables to clients, and `tickets` encodes addresses and signs tickets
 """
 
 from skiway.airport.server.call_handlers import Limits
-from skiway.airport.server.lookup import CatalogResolver, Catalogs
+from skiway.airport.server.host import CatalogResolver, Catalogs
 from skiway.airport.server.server import Server, Tls, serve
 from skiway.airport.server.service import AirportService
 from skiway.airport.server.tickets import TicketOffice

@@ -35,7 +35,7 @@ from skiway.airport.catalog import (
 from skiway.airport.checks import Mistake, contents_of
 from skiway.airport.functions import AnyFunction, ScalarFunction, TableInOutFunction, signature
 from skiway.airport.request import current_request
-from skiway.airport.server.tickets import ObjectPath, as_listed, as_plain, fingerprint
+from skiway.airport.server.tickets import ObjectPath, as_listed, as_plain, fingerprint, flight_info_of
 from skiway.airport.table_refs import TableRef
 from skiway.airport.tables import IS_ROWID, find_rowid_column
 from skiway.airport.wire.duckdb_sql import ascii_lower, duckdb_type, storage_type, without_dictionaries
@@ -210,7 +210,7 @@ def _scalar_array(value: pa.Scalar, target: pa.DataType) -> pa.Array:
     return pa.ExtensionArray.from_storage(target, column) if isinstance(target, pa.BaseExtensionType) else column
 
 
-def catalog_version(catalog: Catalog) -> CatalogVersion:
+def version_of(catalog: Catalog) -> CatalogVersion:
     """The version of the catalog; a constant if the catalog has no versions."""
     return catalog.version() if isinstance(catalog, Versioned) else CatalogVersion(1, fixed=False)
 
@@ -220,13 +220,15 @@ def list_schemas(catalog: Catalog, name: str, known: Mapping[str, Contents] | No
 
     It leaves out the objects of lazy schemas, except of those that are `known`.
     """
-    version = catalog_version(catalog)
+    version = version_of(catalog)
     entries: list[SchemaEntry] = []
     for schema in catalog.schemas():
         if ascii_lower(schema.name) == UNREACHABLE_SCHEMA:
             log.warning("DuckDB cannot query schema %r of catalog %r: rename it", schema.name, name)
         try:
-            contents = (known or {}).get(schema.name) or _announced_contents(schema, name)
+            contents = (known or {}).get(schema.name)
+            if contents is None:
+                contents = Contents() if _is_lazy(schema) else schema_contents(schema, name)
         except NotFound as error:  # somebody dropped it
             log.info("schema %s is gone from the listing: %s", schema.name, error)
             continue
@@ -240,10 +242,6 @@ def list_schemas(catalog: Catalog, name: str, known: Mapping[str, Contents] | No
             )
         )
     return seal(CatalogRoot(schemas=entries, version_info=VersionInfo(version.version, version.fixed)))
-
-
-def _announced_contents(schema: Schema, catalog_name: str) -> Contents:
-    return Contents() if _is_lazy(schema) else schema_contents(schema, catalog_name)
 
 
 def _is_lazy(schema: Schema) -> bool:
@@ -289,13 +287,8 @@ def table_info(table: Table | TableRef, path: ObjectPath, schema: pa.Schema, *, 
         type="table", catalog=path.catalog or "", schema=path.schema, name=path.name, comment=table.comment or None
     )
     rows = table.row_count() if isinstance(table, Table) else None
-    return FlightInfo(
-        schema=announced(table, path, schema, statistics=not past).serialize().to_pybytes(),
-        flight_descriptor=path.descriptor(),
-        total_records=-1 if rows is None else rows,
-        total_bytes=-1,
-        app_metadata=encode(metadata),
-    )
+    columns = announced(table, path, schema, statistics=not past)
+    return flight_info_of(path.descriptor(), columns, rows=rows, metadata=encode(metadata))
 
 
 def function_info(function: AnyFunction, catalog_name: str, schema_name: str) -> FlightInfo:
@@ -316,13 +309,7 @@ def function_info(function: AnyFunction, catalog_name: str, schema_name: str) ->
         if isinstance(function, ScalarFunction)
         else pa.schema([])
     )
-    return FlightInfo(
-        schema=output.serialize().to_pybytes(),
-        flight_descriptor=path.descriptor(),
-        total_records=-1,
-        total_bytes=-1,
-        app_metadata=encode(metadata),
-    )
+    return flight_info_of(path.descriptor(), output, metadata=encode(metadata))
 
 
 def input_schema(function: AnyFunction) -> pa.Schema:

@@ -19,26 +19,33 @@ from msgspec import structs
 
 from skiway.airport import filters
 from skiway.airport.catalog import Catalog, Planned, Table
-from skiway.airport.conversion import without_views
-from skiway.airport.functions import TableFunction
+from skiway.airport.conversion import cast_array
+from skiway.airport.functions import TableFunction, read_arguments, read_row
 from skiway.airport.request import Request, ServedCall, call_of
-from skiway.airport.results import CountedBatches, record_batches
-from skiway.airport.server.host import Host
-from skiway.airport.server.lookup import OpenedTable, open_table, open_table_function, read_arguments, read_row
+from skiway.airport.server.host import Host, OpenedTable, open_table, open_table_function
 from skiway.airport.server.tickets import (
     DATABASES,
     ObjectPath,
     Ticket,
     as_plain,
     fingerprint,
+    flight_info_of,
     function_changed,
     parse_descriptor,
     table_changed,
 )
 from skiway.airport.table_refs import DynamicSchemaTableRef, FunctionCall, FunctionCallRequest, SchemaRequest, TableRef
-from skiway.airport.tables import ROWID, ArrowData, ScanOptions, TimePoint, find_rowid_column, with_parsed_filter
+from skiway.airport.tables import (
+    ROWID,
+    ArrowData,
+    CountedBatches,
+    ScanOptions,
+    TimePoint,
+    find_rowid_column,
+    record_batches,
+    with_parsed_filter,
+)
 from skiway.airport.wire import protocol
-from skiway.airport.wire.duckdb_sql import storage_type
 from skiway.airport.wire.frames import FrameWriter
 from skiway.airport.wire.protocol import ROWID_COLUMN, EndpointsRequest, Progress, ScanParameters, binary, encode
 from skiway.errors import Internal, InvalidArgument, Unsupported
@@ -118,12 +125,12 @@ class SchemaAdapter:
 
 
 def _position(schema: pa.Schema, name: str, what: str) -> int:
-    found = schema.get_all_field_indices(name)
-    if len(found) == 1:
-        return int(found[0])
+    indices = schema.get_all_field_indices(name)
+    if len(indices) == 1:
+        return int(indices[0])
     returned = f"it returned {', '.join(map(repr, schema.names))}" if len(schema) else "it returned no columns"
-    if found:
-        raise Internal(f"{what} returned column {name!r} {len(found)} times: {returned}")
+    if indices:
+        raise Internal(f"{what} returned column {name!r} {len(indices)} times: {returned}")
     raise Internal(f"{what} did not return the requested column {name!r}: {returned}")
 
 
@@ -152,17 +159,8 @@ class NullColumns:
 
 def cast_column(column: pa.Array, field: pa.Field, what: str = "") -> pa.Array:
     """Cast `column`, which `what` returned, to the type of `field`."""
-    if column.type == field.type:
-        return column
     try:
-        storage = storage_type(field.type)
-        plain = without_views(column.storage if isinstance(column, pa.ExtensionArray) else column)
-        if plain.type != storage:
-            plain = _decoded(plain)
-        plain = plain if plain.type == storage else plain.cast(storage)
-        return (
-            pa.ExtensionArray.from_storage(field.type, plain) if isinstance(field.type, pa.BaseExtensionType) else plain
-        )
+        return cast_array(column, field.type)
     except pa.ArrowException as error:
         returned = (
             f"{what} returned column {field.name!r} as {column.type}"
@@ -170,14 +168,6 @@ def cast_column(column: pa.Array, field: pa.Field, what: str = "") -> pa.Array:
             else f"column {field.name!r} has type {column.type}"
         )
         raise Internal(f"{returned}, but the declared type is {field.type}: {error}") from error
-
-
-def _decoded(column: pa.Array) -> pa.Array:
-    """The values of a dictionary, which Arrow cannot cast in every case."""
-    if not isinstance(column, pa.DictionaryArray):
-        return column
-    values = column.dictionary_decode()
-    return values.storage if isinstance(values, pa.ExtensionArray) else values
 
 
 def scan_frames(
@@ -239,7 +229,8 @@ def endpoints(host: Host, request: Request, body: EndpointsRequest) -> list[byte
     parameters = body.parameters
     if is_databases(descriptor):
         return [_endpoint(host, Ticket(None))]
-    point = TimePoint.parse(parameters.at_unit, parameters.at_value)
+    at = parameters.at_unit, parameters.at_value
+    point = TimePoint.parse(*at)
     parsed = filters.parse(parameters.json_filters)
     json_filters = parameters.json_filters if parsed else ""
     request, catalog, path = host.open(request, descriptor)
@@ -250,7 +241,7 @@ def endpoints(host: Host, request: Request, body: EndpointsRequest) -> list[byte
         if host.announcements.contradict(request.trace_id, schema):
             raise function_changed(path)
         columns = column_names(schema, parameters.column_ids)
-        return [_endpoint(host, _ticket(path, columns, json_filters, parameters, fingerprint(schema), arguments))]
+        return [_endpoint(host, Ticket(path, columns, json_filters, *at, arguments, fingerprint=fingerprint(schema)))]
     opened = open_table(catalog, path, point)
     table, schema = opened.table, opened.schema
     check_announced(host, request, opened)
@@ -261,7 +252,7 @@ def endpoints(host: Host, request: Request, body: EndpointsRequest) -> list[byte
         columns = None if columns is None else opened.own_columns(columns)
         if ROWID in parsed.columns:  # the table cannot evaluate it, and DuckDB filters again
             parsed, json_filters = filters.parse(""), ""
-    ticket = _ticket(path, columns, json_filters, parameters, fingerprint(schema))
+    ticket = Ticket(path, columns, json_filters, *at, fingerprint=fingerprint(schema))
     if isinstance(table, Planned):
         options = with_parsed_filter(_options(ticket), parsed)
         return [
@@ -358,9 +349,7 @@ def is_databases(descriptor: FlightDescriptor) -> bool:
 
 def databases_info(descriptor: FlightDescriptor) -> FlightInfo:
     """The FlightInfo of the list of catalogs, which DuckDB's `airport_databases()` reads."""
-    return FlightInfo(
-        schema=DATABASES_SCHEMA.serialize().to_pybytes(), flight_descriptor=descriptor, total_records=-1, total_bytes=-1
-    )
+    return flight_info_of(descriptor, DATABASES_SCHEMA)
 
 
 def _table_function(catalog: Catalog, path: ObjectPath) -> TableFunction:
@@ -376,25 +365,6 @@ def _options(ticket: Ticket) -> ScanOptions:
         json_filters=ticket.json_filters,
         time_point=TimePoint.parse(ticket.at_unit, ticket.at_value),
         part=ticket.part,
-    )
-
-
-def _ticket(
-    path: ObjectPath,
-    columns: list[str] | None,
-    json_filters: str,
-    parameters: ScanParameters,
-    known: str,
-    arguments: bytes = b"",
-) -> Ticket:
-    return Ticket(
-        path,
-        columns,
-        json_filters,
-        parameters.at_unit,
-        parameters.at_value,
-        arguments,
-        fingerprint=known,
     )
 
 

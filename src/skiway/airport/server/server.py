@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -24,15 +23,15 @@ import grpc
 import pyarrow as pa
 
 from skiway.airport.catalog import Catalog, TransactionManager
-from skiway.airport.checks import Mistake, instead_of
+from skiway.airport.checks import Mistake
 from skiway.airport.request import Authenticator, Observer
 from skiway.airport.server.call_handlers import Disclosure, Limits
-from skiway.airport.server.lookup import CatalogResolver, Catalogs, CatalogSet
+from skiway.airport.server.host import CatalogResolver, Catalogs, CatalogSet
 from skiway.airport.server.service import AirportService, LaneOf, RawAction
 from skiway.airport.server.tickets import TicketOffice
-from skiway.airport.table_refs import ALLOWED
+from skiway.airport.tables import instead_of
 from skiway.airport.wire import protocol
-from skiway.airport.wire.duckdb_sql import attach_statement, secret_statement
+from skiway.airport.wire.duckdb_sql import FILE_READERS, attach_statement, secret_statement
 from skiway.errors import InvalidArgument, Unsupported
 from skiway.foundation.threads import CONNECTION_OPTIONS
 
@@ -96,7 +95,7 @@ class Server:
         share_port: bool = False,
         auth: Authenticator | None = None,
         actions: Mapping[str, RawAction] | None = None,
-        allowed_functions: Iterable[str] = ALLOWED,
+        allowed_functions: Iterable[str] = FILE_READERS,
         limits: Limits | None = None,
         max_message_bytes: int = 64 * MIB,
         ticket_key: bytes | None = None,
@@ -219,9 +218,7 @@ class Server:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -263,9 +260,9 @@ def serve(
 
     With `processes`, several processes share the port; the state of the catalog must then be outside of them.
     """
-    given: object = location
-    if not isinstance(given, str):
-        raise Mistake(f"the location is {instead_of(given)}, not a str: write serve(catalog, {DEFAULT_LOCATION!r})")
+    address: object = location
+    if not isinstance(address, str):
+        raise Mistake(f"the location is {instead_of(address)}, not a str: write serve(catalog, {DEFAULT_LOCATION!r})")
     host, port, is_tls = parse_location(location)
     if is_tls and "tls" not in options:
         raise InvalidArgument(f"{location} requires TLS: set tls=Tls(certificate, key)")

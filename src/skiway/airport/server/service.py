@@ -15,13 +15,13 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, cast
 
 import grpc
 import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
-from skiway.airport import table_refs
 from skiway.airport.catalog import Catalog, TransactionManager
 from skiway.airport.checks import check_auth, check_callbacks, check_transactions
 from skiway.airport.request import Authenticator, Observer, Request
@@ -29,12 +29,21 @@ from skiway.airport.server.actions import ACTIONS
 from skiway.airport.server.call_handlers import METHODS, CallHandlers, Disclosure, Frames, Limits
 from skiway.airport.server.discovery import object_infos, table_info
 from skiway.airport.server.exchange import do_exchange
-from skiway.airport.server.host import FlightProtocol, HasState, Host, ScannedTables
-from skiway.airport.server.lookup import CatalogResolver, Catalogs, catalogs_of, open_table
+from skiway.airport.server.host import (
+    CatalogResolver,
+    Catalogs,
+    FlightProtocol,
+    HasState,
+    Host,
+    ScannedTables,
+    catalogs_of,
+    open_table,
+)
+from skiway.airport.server.json_contract import do_put
 from skiway.airport.server.scans import announce, databases_info, do_get, is_databases
 from skiway.airport.server.tickets import TicketOffice, parse_descriptor
-from skiway.airport.server.writing import do_put
 from skiway.airport.wire import protocol as headers
+from skiway.airport.wire.duckdb_sql import FILE_READERS
 from skiway.airport.wire.frames import BatchReader
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
 from skiway.foundation.threads import FairThreads, lane_share
@@ -60,7 +69,7 @@ class AirportService:
         actions: Mapping[str, RawAction] | None = None,
         tickets: TicketOffice | None = None,
         endpoint_location: str = headers.REUSE_CONNECTION,
-        allowed_functions: Iterable[str] = table_refs.ALLOWED,
+        allowed_functions: Iterable[str] = FILE_READERS,
         limits: Limits | None = None,
         auto_commit: bool = True,
         auto_rollback: bool = True,
@@ -95,7 +104,7 @@ class AirportService:
         self.actions = dict(actions or {})
         self.log = logger or logging.getLogger("skiway.airport")
         self._protocols = tuple(protocols)
-        self._protocol_actions = {name: each for each in protocols for name in each.actions}
+        self._protocol_actions = {name: protocol for protocol in protocols for name in protocol.actions}
         self._handlers = CallHandlers(
             auth,
             self.limits,
@@ -104,8 +113,11 @@ class AirportService:
             log=self.log,
             log_failures=log_failures,
         )
-        self._calls = self._fair_threads(self.limits.calls, "airport-call", lane_of)
-        self._scans = self._fair_threads(self.limits.scans, "airport-scan", lane_of)
+        # Each lane gets a share of the threads, if there are lanes.
+        self._calls, self._scans = (
+            FairThreads(threads, name, per_lane=None if lane_of is None else lane_share(threads))
+            for threads, name in ((self.limits.calls, "airport-call"), (self.limits.scans, "airport-scan"))
+        )
         self._lane_of = lane_of or (lambda _: "")
         self._exchanges = ThreadPoolExecutor(self.limits.exchanges + _REFUSERS, "airport-exchange")
         self._handshakes = ThreadPoolExecutor(self.limits.handshakes + _REFUSERS, "airport-handshake")
@@ -125,7 +137,7 @@ class AirportService:
             "DoAction": stream(call.stream("DoAction", self._do_action)),
             "ListActions": stream(call.stream("ListActions", self._list_actions)),
             "DoPut": stream(_on(exchanges, call.stream("DoPut", self._do_put, many=True))),
-            "DoExchange": stream(_on(exchanges, call.stream("DoExchange", self._do_exchange, many=True))),
+            "DoExchange": stream(_on(exchanges, call.stream("DoExchange", partial(do_exchange, self.host), many=True))),
         }
         single: grpc.RpcMethodHandler[Any, Any] = unary(call.unary("DoAction", self._do_single_action))
         fair = {name: self._scans if name == "DoGet" else self._calls for name in METHODS if name not in call.gated}
@@ -144,25 +156,22 @@ class AirportService:
         for pool in (self._exchanges, self._handshakes):
             pool.shutdown(wait=False)
 
-    def _fair_threads(self, threads: int, name: str, lane_of: LaneOf | None) -> FairThreads:
-        """Threads of which each lane gets a share, if there are lanes."""
-        return FairThreads(threads, name, per_lane=None if lane_of is None else lane_share(threads))
-
     # -- Flight's methods ---------------------------------------------------------------------------------------------
 
     def _do_action(self, request: Request, data: bytes) -> Frames:
         action = _parsed(flight.Action, data)
         self._name(request, action.type)
+        bodies: Iterable[bytes]
         if action.type in ACTIONS:
-            yield flight.Result(body=ACTIONS[action.type](self.host, request, action.body)).SerializeToString()
+            bodies = (ACTIONS[action.type](self.host, request, action.body),)
         elif action.type in self.actions:
-            for body in _bodies(self.actions[action.type](action.body)):
-                yield flight.Result(body=body).SerializeToString()
+            bodies = _bodies(self.actions[action.type](action.body))
         elif action.type in self._protocol_actions:
-            for body in self._protocol_actions[action.type].act(self.host, request, action.type, action.body):
-                yield flight.Result(body=body).SerializeToString()
+            bodies = self._protocol_actions[action.type].act(self.host, request, action.type, action.body)
         else:
             raise Unsupported(f"unknown action {action.type!r}; ListActions lists the supported ones")
+        for body in bodies:
+            yield flight.Result(body=body).SerializeToString()
 
     def _do_single_action(self, request: Request, data: bytes) -> bytes:
         action = _parsed(flight.Action, data)
@@ -248,10 +257,7 @@ class AirportService:
 
     def _protocol(self, message: bytes) -> FlightProtocol | None:
         """The protocol of a command or ticket; None if it is Airport."""
-        return next((each for each in self._protocols if each.owns(message)), None)
-
-    def _do_exchange(self, request: Request, messages: Iterator[bytes]) -> Frames:
-        return do_exchange(self.host, request, messages)
+        return next((protocol for protocol in self._protocols if protocol.owns(message)), None)
 
 
 class _FlightHandlers(grpc.GenericRpcHandler):
@@ -281,8 +287,8 @@ class _FlightHandlers(grpc.GenericRpcHandler):
             handler = self._single
         if handler is None or method not in self._fair:
             return handler
-        found: grpc.RpcMethodHandler[Any, Any] = self._fair[method].serve(handler, self._lane_of(sent))
-        return found
+        waiting: grpc.RpcMethodHandler[Any, Any] = self._fair[method].serve(handler, self._lane_of(sent))
+        return waiting
 
 
 def _on(pool: ThreadPoolExecutor, behaviour: Any) -> Any:

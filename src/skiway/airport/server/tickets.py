@@ -24,6 +24,7 @@ therefore says which schema it knows:
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import json
@@ -41,11 +42,9 @@ from google.protobuf.message import DecodeError
 
 from skiway.airport.tables import IS_ROWID, ROWID, find_rowid_column
 from skiway.airport.wire import protocol
-from skiway.airport.wire.duckdb_sql import with_plain_values, without_dictionaries
+from skiway.airport.wire.duckdb_sql import type_metadata, with_plain_values, without_dictionaries
 from skiway.errors import InvalidArgument, PreconditionFailed
-from skiway.model.flight_pb2 import FlightDescriptor
-
-_TYPE_METADATA: Final = b"ARROW:extension:"  # prefix of the metadata that belongs to the type of a field
+from skiway.model.flight_pb2 import FlightDescriptor, FlightInfo
 
 # DuckDB plans UPDATE and DELETE only for tables with row ids; without, it fails with an internal error and must be
 # restarted. Tables that have none announce one that is always NULL, in the smallest type, and the server rejects the
@@ -56,72 +55,49 @@ _NO_ROW_IDS: Final = pa.field(ROWID, pa.bool_(), metadata={IS_ROWID: b"1"})
 V = TypeVar("V")
 
 
-class _PerSchema(Generic[V]):
-    """Computes a value from a schema once for each schema object. Most tables return the same object every time."""
+def _per_schema(compute: Callable[[pa.Schema], V]) -> Callable[[pa.Schema], V]:
+    """Compute a value from a schema once for each schema object. Most tables return the same object every time."""
+    values: dict[int, tuple[weakref.ref[pa.Schema], V | None]] = {}
 
-    def __init__(self, compute: Callable[[pa.Schema], V]) -> None:
-        self._compute = compute
-        self._known: dict[int, tuple[weakref.ref[pa.Schema], V]] = {}
-
-    def __call__(self, schema: pa.Schema) -> V:
+    @functools.wraps(compute)
+    def lookup(schema: pa.Schema) -> V:
         key = id(schema)
-        known = self._known.get(key)
-        if known is not None and known[0]() is schema:
-            return known[1]
-        value = self._compute(schema)
-        self._known[key] = weakref.ref(schema, lambda _: self._forget(key)), value
-        return value
+        reference, value = values.get(key, (None, None))
+        if reference is None or reference() is not schema:
+            value = compute(schema)
+            kept = None if value is schema else value  # a schema must not keep itself alive
+            values[key] = weakref.ref(schema, lambda _: values.pop(key, None)), kept
+        return schema if value is None else value
 
-    def _forget(self, key: int) -> None:
-        self._known.pop(key, None)
+    return lookup
 
 
+@_per_schema
 def as_listed(schema: pa.Schema) -> pa.Schema:
     """The schema under which a listing announces a table: with a row id, and without dictionaries inside of columns."""
-    return _listed(schema) or schema
+    listed = pa.schema([field.with_type(with_plain_values(field.type)) for field in schema], metadata=schema.metadata)
+    if find_rowid_column(schema) is None and all(name.lower() != ROWID for name in schema.names):
+        listed = listed.append(_NO_ROW_IDS)
+    return schema if listed.equals(schema, check_metadata=True) else listed
 
 
+@_per_schema
 def as_plain(schema: pa.Schema) -> pa.Schema:
     """The schema without dictionaries, which DuckDB's client resolves only in columns of the tables of a listing."""
-    return _without(schema) or schema
+    plain = pa.schema([field.with_type(without_dictionaries(field.type)) for field in schema], metadata=schema.metadata)
+    return schema if plain.equals(schema) else plain
 
 
+@_per_schema
 def fingerprint(schema: pa.Schema) -> str:
     """A short text that is equal for schemas that look the same to clients: names, types, order and NOT NULL.
 
     Comments, defaults and constraints may change without it.
     """
-    return _digests(schema)
-
-
-def _with_row_id(schema: pa.Schema) -> pa.Schema | None:
-    """The schema as it is listed; None if it stays the same, which must not keep itself alive."""
-    listed = pa.schema([field.with_type(with_plain_values(field.type)) for field in schema], metadata=schema.metadata)
-    if find_rowid_column(schema) is None and all(name.lower() != ROWID for name in schema.names):
-        listed = listed.append(_NO_ROW_IDS)
-    return None if listed.equals(schema, check_metadata=True) else listed
-
-
-def _without_dictionaries(schema: pa.Schema) -> pa.Schema | None:
-    plain = pa.schema([field.with_type(without_dictionaries(field.type)) for field in schema], metadata=schema.metadata)
-    return None if plain.equals(schema) else plain
-
-
-def _digest(schema: pa.Schema) -> str:
-    kept = pa.schema([field.with_metadata(_type_metadata(field)) for field in schema])
+    kept = pa.schema([field.with_metadata(dict(sorted(type_metadata(field).items())) or None) for field in schema])
     rowid = find_rowid_column(schema)
     data = kept.serialize().to_pybytes() + repr(rowid).encode()
     return hashlib.blake2b(data, digest_size=8).hexdigest()
-
-
-def _type_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
-    kept = {key: value for key, value in (field.metadata or {}).items() if key.startswith(_TYPE_METADATA)}
-    return dict(sorted(kept.items())) or None
-
-
-_listed: Final = _PerSchema(_with_row_id)
-_without: Final = _PerSchema(_without_dictionaries)
-_digests: Final = _PerSchema(_digest)
 
 
 def table_changed(path: object, how: str) -> PreconditionFailed:
@@ -151,9 +127,9 @@ class Announcements:
 
     def remember(self, key: Hashable, schema: pa.Schema) -> None:
         """Remember that `schema` was announced under `key`."""
-        found = fingerprint(schema)
+        announced = fingerprint(schema)
         with self._lock:
-            self._known[key] = found
+            self._known[key] = announced
             self._known.move_to_end(key)
             while len(self._known) > self._size:
                 self._known.popitem(last=False)
@@ -212,6 +188,19 @@ def parse_descriptor(data: bytes) -> FlightDescriptor:
         raise InvalidArgument(
             "malformed FlightDescriptor: not a valid protobuf message, or a name is not UTF-8"
         ) from error
+
+
+def flight_info_of(
+    descriptor: FlightDescriptor, schema: pa.Schema, *, rows: int | None = None, metadata: bytes = b""
+) -> FlightInfo:
+    """The FlightInfo of an object, with the expected number of rows, if known, and metadata for Airport clients."""
+    return FlightInfo(
+        schema=schema.serialize().to_pybytes(),
+        flight_descriptor=descriptor,
+        total_records=-1 if rows is None else rows,
+        total_bytes=-1,
+        app_metadata=metadata,
+    )
 
 
 def object_path(descriptor: FlightDescriptor) -> ObjectPath:

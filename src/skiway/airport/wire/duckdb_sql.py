@@ -67,6 +67,11 @@ def _extension_metadata(data_type: pa.BaseExtensionType) -> str:
     return serialize().decode("utf-8", "replace") if serialize else ""
 
 
+def type_metadata(field: pa.Field) -> dict[bytes, bytes]:
+    """The part of the metadata of a field that belongs to its type."""
+    return {key: value for key, value in (field.metadata or {}).items() if key.startswith(b"ARROW:extension:")}
+
+
 def storage_type(data_type: pa.DataType) -> pa.DataType:
     """The storage type of an extension type; other types unchanged."""
     return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
@@ -254,6 +259,13 @@ def blob_literal(data: bytes) -> str:
     return "'" + "".join(f"\\x{byte:02X}" for byte in data) + "'::BLOB"
 
 
+FILE_READERS: Final = frozenset(
+    {"read_parquet", "parquet_scan", "read_csv", "read_csv_auto", "read_json", "read_json_auto", "read_ndjson"}
+    | {"read_text", "read_blob", "iceberg_scan", "delta_scan"}
+)
+"""The table functions of DuckDB that read files. They work when a client calls them without a binder."""
+
+
 _PART: Final = re.compile(r'(?:\s*"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>[^."]*))(?P<end>\.|$)')
 
 
@@ -266,10 +278,10 @@ def split_name(text: str) -> list[str] | None:
     parts: list[str] = []
     position, more = 0, True
     while more:
-        found = _PART.match(text, position)
-        if found is None:
+        part = _PART.match(text, position)
+        if part is None:
             return None
-        quoted = found["quoted"]
-        parts.append(found["plain"] if quoted is None else quoted.replace('""', '"'))
-        position, more = found.end(), found["end"] == "."
+        quoted = part["quoted"]
+        parts.append(part["plain"] if quoted is None else quoted.replace('""', '"'))
+        position, more = part.end(), part["end"] == "."
     return parts

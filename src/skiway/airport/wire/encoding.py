@@ -223,8 +223,8 @@ class SparseBatches:
         if rows not in self._null_columns:
             while len(self._null_columns) >= _CACHED_SIZES:
                 del self._null_columns[next(iter(self._null_columns))]
-            found = {i: _null_column(self._schema.field(i).type, rows) for i in self._null_positions}
-            self._null_columns[rows] = {i: column for i, column in found.items() if column is not None}
+            columns = {i: _null_column(self._schema.field(i).type, rows) for i in self._null_positions}
+            self._null_columns[rows] = {i: column for i, column in columns.items() if column is not None}
         return self._null_columns[rows]
 
     def _encode_data_columns(self, batch: pa.RecordBatch) -> dict[int, _Column] | None:

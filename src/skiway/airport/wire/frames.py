@@ -38,7 +38,6 @@ DESCRIPTOR: Final = b"\x0a"
 HEADER: Final = b"\x12"
 METADATA: Final = b"\x1a"
 BODY: Final = b"\xc2\x3e"
-END_OF_STREAM: Final = CONTINUATION + b"\0\0\0\0"
 _FEW_VALUES: Final = 16_384  # for smaller batches one more copy costs less than the encoders that avoid it
 _NOTHING: Final = memoryview(b"")
 
@@ -348,9 +347,9 @@ class _ColumnReader:
     def read(self, frame: Frame) -> pa.RecordBatch:
         check_message(bytes(frame.header), frame.body, self._limit)
         stream = pa.py_buffer(b"".join((self._stream_start, *frame.pieces())))
-        found = pa.ipc.open_stream(stream, options=self._options).read_next_batch()
-        arrays = [pa.nulls(found.num_rows)] * len(self._schema)
-        for position, column in zip(self._columns, found.columns, strict=True):
+        batch = pa.ipc.open_stream(stream, options=self._options).read_next_batch()
+        arrays = [pa.nulls(batch.num_rows)] * len(self._schema)
+        for position, column in zip(self._columns, batch.columns, strict=True):
             arrays[position] = column
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 

@@ -297,6 +297,14 @@ class TotalChanged(Message, frozen=True):
     total_changed: int
 
 
+class WriteOutcome(Message, frozen=True):
+    """The response to a command of the JSON contract. `returning_data` is an Arrow stream in base64."""
+
+    status: str
+    affected_rows: int
+    returning_data: str | None = None
+
+
 class InOutParameters(Message, frozen=True):
     """The parameters of a table function over rows, which precede the schema of the rows."""
 

@@ -37,8 +37,8 @@ def flatbuffer_field(data: bytes, table: int, number: int) -> int:
 
 def flatbuffer_reference(data: bytes, table: int, number: int) -> int:
     """The position of the table or vector that a field refers to; 0 if the field is missing."""
-    place = flatbuffer_field(data, table, number)
-    return place + flatbuffer_integer(data, place, 4) if place else 0
+    position = flatbuffer_field(data, table, number)
+    return position + flatbuffer_integer(data, position, 4) if position else 0
 
 
 MAX_DECODED_BYTES: Final = 256 * 1024 * 1024
@@ -89,8 +89,8 @@ def check_message(header: bytes, body: memoryview, limit: int = MAX_DECODED_BYTE
 
 
 def _value(header: bytes, table: int, number: int, size: int) -> int:
-    place = flatbuffer_field(header, table, number)
-    return flatbuffer_integer(header, place, size) if place else 0
+    position = flatbuffer_field(header, table, number)
+    return flatbuffer_integer(header, position, size) if position else 0
 
 
 def _decompressed(header: bytes, batch: int, body: memoryview) -> int:

@@ -11,7 +11,7 @@ from skiway.cli.command import Call, command, confirm, group, suggestion
 from skiway.cli.lake.resources import commands_for, state_of
 from skiway.cli.options import Description, Parent, Yes
 from skiway.errors import NotFound
-from skiway.foundation.resources import CATALOG, NAMESPACE
+from skiway.foundation.resources import CATALOG, DESCRIPTION, NAMESPACE, PROPERTIES
 from skiway.presentation.tables import picked, row_count
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ def _shown(_: Call, container: Catalog | Namespace) -> dict[str, Any]:
     return {"name": str(container), **facts, **state_of(container)}
 
 
-catalogs_app = commands_for(CATALOG, shown=_shown, but=("list",))
-namespaces_app = commands_for(NAMESPACE, shown=_shown, but=("list",))
+FIELDS = (DESCRIPTION, PROPERTIES)
+catalogs_app = commands_for(CATALOG, shown=_shown, but=("list",), fields=FIELDS)
+namespaces_app = commands_for(NAMESPACE, shown=_shown, but=("list",), fields=FIELDS)
 
 
 @command(catalogs_app, "list")

@@ -13,17 +13,22 @@ import typer
 from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.options import Yes, key_values
 from skiway.cli.rendering import fields_of
-from skiway.foundation.resources import Field, Resource
+from skiway.foundation.resources import PLAIN, Field, Resource
 from skiway.presentation.tables import picked
 
 
 def commands_for(
-    resource: Resource, *, shown: Callable[[Call, Any], object] = lambda _, record: record, but: Sequence[str] = ()
+    resource: Resource,
+    *,
+    shown: Callable[[Call, Any], object] = lambda _, record: record,
+    but: Sequence[str] = (),
+    fields: Sequence[Field] | None = None,
 ) -> typer.Typer:
     """Return a group with the commands for a kind of resource, `but` those that are written by hand.
 
-    `shown` converts records of the client for the output.
+    `shown` converts records of the client for the output. `fields` are those with options, if they are not those of the kind.
     """
+    settable = resource.fields if fields is None else fields
     app, plural = group(resource.plural, resource.about), resource.plural
     about_name = f"Full name, such as {resource.example}." if resource.example else f"The name of a {resource.name}."
     name_argument = typer.Argument(metavar=resource.name.upper(), help=about_name)
@@ -40,11 +45,11 @@ def commands_for(
         call.print_record(shown(call, collection(call).get(name)))
 
     def create(call: Call, name: str, **given: Any) -> None:
-        made = collection(call).create(name, **_values(resource, given, require=True))
+        made = collection(call).create(name, **_values(settable, given, require=True))
         call.print_result(f"created {resource.name} {name}", shown(call, made))
 
     def update(call: Call, name: str, if_version: int | None, **given: Any) -> None:
-        changes = _values(resource, given, require=False)
+        changes = _values(settable, given, require=False)
         if not changes:
             raise typer.BadParameter("give at least one new value")
         if resource.is_container and "new_name" in changes:
@@ -58,8 +63,8 @@ def commands_for(
         collection(call).delete(name, if_version=if_version, **cascade)
         call.print_result(f"deleted {resource.name} {name}", {"name": name})
 
-    required = [option for field in resource.fields for option in _options(field)]
-    optional = options_for(*resource.fields)
+    required = [option for field in settable for option in _options(field)]
+    optional = options_for(*settable)
     new_name_option = typer.Option("--name", metavar="NAME", help="The new name.")
     new_name = parameter("new_name", Annotated[str | None, new_name_option], None)
     version_option = typer.Option(metavar="NUMBER", help="Fail if the stored version is another one.")
@@ -67,7 +72,7 @@ def commands_for(
     yes = parameter("yes", Yes, default=False)
     cascade_option = typer.Option("--cascade", help="Delete its contents too.")
     cascade = [parameter("cascade", Annotated[bool, cascade_option], default=False)] if resource.is_container else []
-    has_lists = any(field.many for field in resource.fields)
+    has_lists = any(field.many for field in settable)
     commands: dict[str, tuple[Callable[..., None], str, list[inspect.Parameter]]] = {
         "list": (list_, f"List the {plural} of the account.", []),
         "get": (get, f"Show a {resource.name}, its stored version and its state.", [name]),
@@ -143,11 +148,11 @@ def _lower(field: Field) -> str:
     return field.help[0].lower() + field.help[1:]
 
 
-def _values(resource: Resource, given: dict[str, Any], *, require: bool) -> dict[str, Any]:
+def _values(fields: Sequence[Field], given: dict[str, Any], *, require: bool) -> dict[str, Any]:
     """The values that were given, with secrets read. An empty text clears a field."""
     from skiway.setup.secrets import read_secret
 
-    for field in resource.fields:
+    for field in fields:
         if field.is_secret:
             env, file = given.pop(f"{field.name}_env"), given.pop(f"{field.name}_file")
             secret = None if env is None and file is None else read_secret(field.name, env or "", file or "")
@@ -158,3 +163,8 @@ def _values(resource: Resource, given: dict[str, Any], *, require: bool) -> dict
         elif field.type is dict and given.get(field.name) is not None:
             given[field.name] = key_values(given[field.name], field.option)
     return {name: value for name, value in given.items() if value is not None}
+
+
+app = typer.Typer()
+for _resource in PLAIN:
+    app.add_typer(commands_for(_resource), name=_resource.plural)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from sqlglot import exp
 
+from skiway.airport.conversion import cast_array
 from skiway.cli.sql.engine import Result, count_rows, quoted
 from skiway.cli.sql.session import Session
-from skiway.client.airport.exchange import cast
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _with_schema(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
-        return cast(column, field.type)
+        return cast_array(column, field.type)
     except pa.ArrowException as error:
         raise InvalidArgument(f"column {field.name!r} cannot be sent as {field.type}: {error}") from error
 

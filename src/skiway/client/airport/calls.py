@@ -141,11 +141,11 @@ class Table:
         """Return the position of a column in `schema`. Names are case-insensitive; `rowid` is always the row id."""
         if column.lower() == ROWID and self.rowid is not None:
             return self.rowid
-        found = find_named(column, enumerate(self.schema.names))
-        if found is None:
+        position = find_named(column, enumerate(self.schema.names))
+        if position is None:
             known = ", ".join(map(repr, self.columns))
             raise NotFound(f"column {column!r} not found in {self}; it has {known}", key="column", column=column)
-        return found
+        return position
 
     def __str__(self) -> str:
         return f"{self.schema_name}.{self.name}"
@@ -252,10 +252,10 @@ class TransactionContext:
     id: str = ""
     explicit: bool = False
 
-    def headers(self) -> list[tuple[str, str]]:
-        """The transaction's headers; none if the server gave no id."""
-        found = [(protocol.TRANSACTION_ID, self.id)] if self.id else []
-        return [*found, (protocol.AUTO_COMMIT, "0")] if self.explicit else found
+    def headers(self, name: str = protocol.TRANSACTION_ID) -> list[tuple[str, str]]:
+        """The transaction's headers, with its id as `name`; none if the server gave no id."""
+        headers = [(name, self.id)] if self.id else []
+        return [*headers, (protocol.AUTO_COMMIT, "0")] if self.explicit else headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,12 +270,12 @@ class Trace:
 
     def headers(self, *, with_path: bool = True) -> list[tuple[str, str]]:
         """The headers of these calls."""
-        found = [(protocol.TRACE_ID, self.trace_id), *self.extra]
+        headers = [(protocol.TRACE_ID, self.trace_id), *self.extra]
         path = "/".join(self.descriptor.path)
         # A path that the header cannot carry is still in the descriptor.
         if with_path and self.descriptor.type == flight.FlightDescriptor.PATH and protocol.can_repeat(path):
-            found.append((protocol.FLIGHT_PATH, path))
-        return [*found, *self.transaction.headers()]
+            headers.append((protocol.FLIGHT_PATH, path))
+        return [*headers, *self.transaction.headers()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,19 +290,25 @@ class Calls:
 
     # -- about the catalog ----------------------------------------------------------------------------------------
 
+    def catalog_action(
+        self, name: str, body: bytes, transaction: TransactionContext | None = None, *more: tuple[str, str]
+    ) -> bytes:
+        """Run an action about the catalog, with more headers, and return its result."""
+        return self._result(name, body, [*self._catalog_metadata(transaction), *more])
+
     def list_schemas(self, transaction: TransactionContext | None = None) -> RootMessage:
         """Return all schemas with their contents, or with where to find these, as `transaction` sees them."""
-        body = self._catalog_action("list_schemas", self._named(), transaction)
+        body = self.catalog_action("list_schemas", self._named(), transaction)
         with blame_server(self._location, "list_schemas"):
             return unseal(body, RootMessage, "list_schemas")
 
     def catalog_version(self) -> VersionInfo:
         """Return the catalog's current version."""
-        return self._decoded("catalog_version", VersionInfo, self._catalog_action("catalog_version", self._named()))
+        return self._decoded("catalog_version", VersionInfo, self.catalog_action("catalog_version", self._named()))
 
     def create_transaction(self) -> str:
         """Create a transaction and return its id; "" if the server has no transactions."""
-        body = self._catalog_action("create_transaction", self._named())
+        body = self.catalog_action("create_transaction", self._named())
         return self._decoded("create_transaction", TransactionInfo, body).identifier or ""
 
     def transaction_status(self, transaction_id: str) -> TransactionState:
@@ -315,31 +321,21 @@ class Calls:
 
     def _about_transaction(self, action: str, transaction_id: str) -> TransactionState:
         body = encode(TransactionRequest(transaction_id, self.catalog))
-        return self._decoded(action, TransactionState, self._catalog_action(action, body))
-
-    def define(self, action: str, body: bytes, transaction: TransactionContext | None) -> bytes:
-        """Run CREATE or ALTER; the response describes the object, so the client can update its listing."""
-        return self._catalog_action(action, body, transaction)
-
-    def create_for_rows(self, body: bytes, transaction: TransactionContext | None) -> bytes:
-        """Run CREATE TABLE and announce that rows follow; the response says where to insert them."""
-        metadata = [*self._metadata(scan=False, in_catalog=True), *(transaction.headers() if transaction else ())]
-        return self._result("create_table", body, [*metadata, (protocol.ROWS_FOLLOW, "1")])
+        return self._decoded(action, TransactionState, self.catalog_action(action, body))
 
     def drop(self, action: str, body: bytes, transaction: TransactionContext | None) -> None:
         """Run DROP; the response carries nothing of interest."""
-        metadata = [*self._metadata(scan=False, in_catalog=True), *(transaction.headers() if transaction else ())]
-        for _ in self._action(action, body, metadata):
+        for _ in self._action(action, body, self._catalog_metadata(transaction)):
             pass
 
     def find_at(self, descriptor: flight.FlightDescriptor, at: TimeTravel) -> flight.FlightInfo:
         """Look up a table at a point in time, in the catalog."""
-        return self._info("flight_info", self._catalog_action("flight_info", _at_body(descriptor, at)))
+        return self._info("flight_info", self.catalog_action("flight_info", _at_body(descriptor, at)))
 
     def list_schema(self, schema: str) -> Iterator[flight.FlightInfo]:
         """List the objects of a schema whose contents were not part of the listing."""
-        found = [(protocol.LIST_CATALOG, self.catalog), (protocol.LIST_SCHEMA, schema)]
-        metadata = [*self._metadata(scan=False, in_catalog=True), *found]
+        wanted = [(protocol.LIST_CATALOG, self.catalog), (protocol.LIST_SCHEMA, schema)]
+        metadata = [*self._catalog_metadata(None), *wanted]
         return self._infos(self.connection.stream("ListFlights", flight.Criteria(), metadata))
 
     # -- about a bound scan ---------------------------------------------------------------------------------------
@@ -426,20 +422,19 @@ class Calls:
         return encode(CatalogRequest(self.catalog))
 
     def _metadata(self, *, scan: bool, in_catalog: bool) -> list[tuple[str, str]]:
-        found = [
+        headers = [
             (protocol.USER_AGENT, protocol.DUCKDB_USER_AGENT),
             (protocol.LOCATION, self._location),
             (protocol.SESSION_ID, self.session_id),
         ]
         if self.token_on_scans or not scan:
-            found += self._authorized()
+            headers += self._authorized()
         if in_catalog and self.catalog and protocol.can_carry(self.catalog):
-            found.append((protocol.CATALOG, self.catalog))
-        return found
+            headers.append((protocol.CATALOG, self.catalog))
+        return headers
 
-    def _catalog_action(self, name: str, body: bytes, transaction: TransactionContext | None = None) -> bytes:
-        metadata = [*self._metadata(scan=False, in_catalog=True), *(transaction.headers() if transaction else ())]
-        return self._result(name, body, metadata)
+    def _catalog_metadata(self, transaction: TransactionContext | None) -> list[tuple[str, str]]:
+        return [*self._metadata(scan=False, in_catalog=True), *(transaction.headers() if transaction else ())]
 
     def _scan_action(self, name: str, body: bytes, trace: Trace, *, with_path: bool = True) -> bytes:
         metadata = [*self._metadata(scan=True, in_catalog=trace.in_catalog), *trace.headers(with_path=with_path)]

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
-from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from skiway.client.airport import ddl, scans, writing
-from skiway.client.airport import scans as functions
+from skiway.client.airport import scans
 from skiway.client.airport.calls import Calls, Schema, Table, TableName, TransactionContext
-from skiway.client.airport.ddl import OnConflict
+from skiway.client.airport.ddl import Definitions, OnConflict
 from skiway.client.airport.exchange import JsonWriter, Written
 from skiway.client.airport.filters import Where
 from skiway.client.airport.results import ColumnStatistics, Endpoint, Rows
 from skiway.client.airport.scans import BoundScan, ScanPart
 from skiway.client.airport.session import CatalogVersion, Flight, Session, read_flight
-from skiway.client.airport.writing import Transaction
+from skiway.client.airport.writing import Statement, Transaction
 from skiway.client.connection import Connection, Location, TlsOptions, Token, split_url
 from skiway.client.errors import blame_server
 
 MIB: Final = 1024 * 1024
 
 
-class AirportClient:
+class AirportClient(Definitions):
     """A catalog of an Airport server, attached as DuckDB attaches it: the same calls with the same headers.
 
     `location` is `grpc://host:port`, `grpc+tls://…`, `grpc+unix:///path`, or all in one as in DuckDB:
@@ -97,9 +95,7 @@ class AirportClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- the catalog ---------------------------------------------------------------------------------------------------
@@ -118,8 +114,8 @@ class AirportClient:
 
     def version(self) -> CatalogVersion:
         """Return the catalog's current version."""
-        found = self._session.calls.catalog_version()
-        return CatalogVersion(found.catalog_version, found.is_fixed)
+        version = self._session.calls.catalog_version()
+        return CatalogVersion(version.catalog_version, version.is_fixed)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -192,7 +188,7 @@ class AirportClient:
         The arguments are arrays of equal length, or one record batch. A function without arguments is called for the
         given number of `rows`.
         """
-        return functions.call_scalar(self._session, function, arguments, rows=rows)
+        return scans.call_scalar(self._session, function, arguments, rows=rows)
 
     def call(
         self,
@@ -209,7 +205,7 @@ class AirportClient:
         Arguments are Python values or pyarrow scalars. A function with table input receives `rows`, in any form that
         `insert` accepts. `columns`, `where` and `plan` are those of `scan`.
         """
-        return functions.call_table_function(
+        return scans.call_table_function(
             self._session, function, arguments, named or {}, rows=rows, columns=columns, where=where, plan=plan
         )
 
@@ -222,7 +218,7 @@ class AirportClient:
         defaults are SQL that DuckDB evaluates before it sends rows, and this client does not. With `returning` the
         result has the rows as the server stored them, with all visible columns.
         """
-        return writing.insert_rows(self._session, table, rows, returning=returning)
+        return Statement(self._session, table, returning=returning).insert(rows)
 
     def update(
         self, table: TableName, rows: Any, *, row_ids: Any = None, where: Where = None, returning: bool = False
@@ -236,18 +232,27 @@ class AirportClient:
         constant, or a function whose parameters name the columns it is computed from:
         `{"price": lambda price: pc.multiply(price, 2)}`. `returning` gives all visible columns.
         """
-        return writing.update_rows(self._session, table, rows, row_ids=row_ids, where=where, returning=returning)
+        return Statement(self._session, table, returning=returning).update(rows, row_ids, where)
 
     def delete(self, table: TableName, row_ids: Any = None, *, where: Where = None, returning: bool = False) -> Written:
         """Delete the rows with these ids, or those that match `where`; `truncate` deletes all rows.
 
         `returning` gives the deleted rows, with all visible columns.
         """
-        return writing.delete_rows(self._session, table, row_ids, where=where, returning=returning)
+        return Statement(self._session, table, returning=returning).delete(row_ids, where)
 
     def truncate(self, table: TableName) -> Written:
         """Delete all rows; for the server this is a DELETE of each row."""
-        return writing.delete_where(self._session, table, None, returning=False)
+        return Statement(self._session, table).delete_where(None)
+
+    def create_table_as(self, name: TableName, rows: Any, *, on_conflict: OnConflict = "error") -> Written:
+        """Create a table with the columns and the rows of `rows`: Arrow data, or at least one batch.
+
+        A Skiway lake creates or replaces the table with all its rows in one step. Other servers create it first and
+        then insert the rows, as with DuckDB. With `on_conflict="ignore"` nothing happens if the table is in this
+        client's listing.
+        """
+        return Statement(self._session, name).create(rows, on_conflict)
 
     @cached_property
     def json(self) -> JsonWriter:
@@ -258,178 +263,6 @@ class AirportClient:
             return TransactionContext() if session.open_transaction() is None else session.begin()
 
         return JsonWriter(session.calls, context)
-
-    # -- schemas and tables --------------------------------------------------------------------------------------------
-
-    def create_schema(
-        self, name: str, *, comment: str = "", tags: Mapping[str, str] | None = None, if_not_exists: bool = False
-    ) -> None:
-        """Create a schema."""
-        ddl.create_schema(self._session, name, comment=comment, tags=tags or {}, if_not_exists=if_not_exists)
-
-    def drop_schema(self, name: str, *, if_exists: bool = False) -> None:
-        """Drop an empty schema."""
-        ddl.drop_schema(self._session, name, if_exists=if_exists)
-
-    def create_table(
-        self,
-        name: TableName,
-        schema: pa.Schema,
-        *,
-        not_null: Sequence[str] = (),
-        primary_key: Sequence[str] = (),
-        unique: Iterable[str | Sequence[str]] = (),
-        checks: Sequence[str] = (),
-        on_conflict: OnConflict = "error",
-    ) -> Table:
-        """Create a table.
-
-        `not_null` names columns in addition to the fields that are not nullable. Each item of `unique` is a column or
-        several, each of `checks` an SQL expression. Field metadata sets the defaults and comments of columns, as
-        `default` and `comment`.
-        """
-        return ddl.create_table(
-            self._session,
-            name,
-            schema,
-            not_null=not_null,
-            primary_key=primary_key,
-            unique=unique,
-            checks=checks,
-            on_conflict=on_conflict,
-        )
-
-    def create_table_as(self, name: TableName, rows: Any, *, on_conflict: OnConflict = "error") -> Written:
-        """Create a table with the columns and the rows of `rows`: Arrow data, or at least one batch.
-
-        A Skiway lake creates or replaces the table with all its rows in one step. Other servers create it first and
-        then insert the rows, as with DuckDB. With `on_conflict="ignore"` nothing happens if the table is in this
-        client's listing.
-        """
-        return writing.create_table_as(self._session, name, rows, on_conflict=on_conflict)
-
-    def drop_table(self, name: TableName, *, if_exists: bool = False) -> None:
-        """Drop a table."""
-        ddl.drop_table(self._session, name, if_exists=if_exists)
-
-    def rename_table(self, name: TableName, new_name: str, *, if_exists: bool = False) -> None:
-        """Rename a table within its schema."""
-        ddl.rename_table(self._session, name, new_name, if_exists=if_exists)
-
-    # -- columns, constraints and struct fields; if_exists is ALTER TABLE IF EXISTS ------------------------------------
-
-    def add_column(
-        self, table: TableName, field: pa.Field, *, if_not_exists: bool = False, if_exists: bool = False
-    ) -> None:
-        """Add a column at the end. A `default` in the field's metadata fills existing rows."""
-        self._alter(
-            "add_column",
-            table,
-            if_exists,
-            ("if_column_not_exists", if_not_exists),
-            ("column_schema", ddl.packed_field(field)),
-        )
-
-    def remove_column(
-        self,
-        table: TableName,
-        column: str,
-        *,
-        if_column_exists: bool = False,
-        cascade: bool = False,
-        if_exists: bool = False,
-    ) -> None:
-        """Remove a column; `cascade` also removes the constraints that refer to it."""
-        self._alter(
-            "remove_column",
-            table,
-            if_exists,
-            ("removed_column", column),
-            ("if_column_exists", if_column_exists),
-            ("cascade", cascade),
-        )
-
-    def rename_column(self, table: TableName, column: str, new_name: str, *, if_exists: bool = False) -> None:
-        """Rename a column."""
-        self._alter("rename_column", table, if_exists, ("new_name", new_name), ("old_name", column))
-
-    def change_column_type(
-        self,
-        table: TableName,
-        column: str,
-        data_type: pa.DataType,
-        *,
-        expression: str | None = None,
-        if_exists: bool = False,
-    ) -> None:
-        """Change the type of a column. The SQL `expression` computes the new values; by default they are cast."""
-        field = pa.field(column, data_type)
-        using = ddl.cast_expression(field) if expression is None else expression
-        packed = ddl.packed_field(field)
-        self._alter("change_column_type", table, if_exists, ("column_schema", packed), ("expression", using))
-
-    def set_not_null(self, table: TableName, column: str, *, if_exists: bool = False) -> None:
-        """Make a column NOT NULL."""
-        repeated = ("ignore_not_found", if_exists)  # DuckDB sends this key twice, so servers must accept that
-        self._alter("set_not_null", table, if_exists, ("column_name", column), repeated)
-
-    def drop_not_null(self, table: TableName, column: str, *, if_exists: bool = False) -> None:
-        """Make a column nullable."""
-        self._alter("drop_not_null", table, if_exists, ("column_name", column))
-
-    def set_default(self, table: TableName, column: str, expression: str, *, if_exists: bool = False) -> None:
-        """Set the default of a column to an SQL expression; it applies to INSERT from SQL only."""
-        self._alter("set_default", table, if_exists, ("column_name", column), ("expression", expression))
-
-    def add_constraint(self, table: TableName, constraint: str, *, if_exists: bool = False) -> None:
-        """Add a constraint, written in SQL: `CHECK (a < b)` or `UNIQUE (a, b)`."""
-        self._alter("add_constraint", table, if_exists, ("constraint", constraint))
-
-    def add_field(
-        self,
-        table: TableName,
-        path: Sequence[str],
-        field: pa.Field,
-        *,
-        if_not_exists: bool = False,
-        if_exists: bool = False,
-    ) -> None:
-        """Add a field at the end of the struct at `path`."""
-        self._alter(
-            "add_field",
-            table,
-            if_exists,
-            ("if_field_not_exists", if_not_exists),
-            ("column_schema", ddl.packed_field(field.with_name(path[-1] if path else ""))),
-            ("column_path", list(path)),
-            ("field_name", field.name),  # an extension of ours: DuckDB does not send the field's name
-        )
-
-    def rename_field(self, table: TableName, path: Sequence[str], new_name: str, *, if_exists: bool = False) -> None:
-        """Rename the struct field at `path`."""
-        self._alter("rename_field", table, if_exists, ("column_path", list(path)), ("new_name", new_name))
-
-    def remove_field(
-        self,
-        table: TableName,
-        path: Sequence[str],
-        *,
-        if_field_exists: bool = False,
-        cascade: bool = False,
-        if_exists: bool = False,
-    ) -> None:
-        """Remove the struct field at `path`."""
-        self._alter(
-            "remove_field",
-            table,
-            if_exists,
-            ("column_path", list(path)),
-            ("if_column_exists", if_field_exists),
-            ("cascade", cascade),
-        )
-
-    def _alter(self, action: str, table: TableName, if_exists: bool, *members: tuple[str, Any]) -> None:
-        ddl.alter_table(self._session, action, table, if_exists, members)
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
@@ -447,8 +280,8 @@ class AirportClient:
 
     def transaction_status(self, transaction_id: str) -> str | None:
         """Return `active`, `committed` or `aborted`; None if the server does not know the id."""
-        found = self._session.calls.transaction_status(transaction_id)
-        return found.status if found.exists else None
+        state = self._session.calls.transaction_status(transaction_id)
+        return state.status if state.exists else None
 
     # -- plain Arrow Flight --------------------------------------------------------------------------------------------
 

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from skiway.airport.conversion import cast_array
 from skiway.airport.wire import protocol
-from skiway.airport.wire.duckdb_sql import storage_type
+from skiway.airport.wire.duckdb_sql import type_metadata
 from skiway.airport.wire.frames import BatchReader, FrameWriter, metadata_frame
-from skiway.airport.wire.protocol import TotalChanged, decode
+from skiway.airport.wire.protocol import TotalChanged, WriteOutcome, decode
 from skiway.airport.wire.sizes import TRUSTED_DECODED_BYTES
 from skiway.client.airport.calls import ROWID, Calls, Table, TableName, Trace, TransactionContext, name_splits
 from skiway.client.connection import parse_message
@@ -34,7 +34,6 @@ Batches = Iterator[pa.RecordBatch]
 VECTOR: Final = 2048  # the largest batch that DuckDB sends
 FINISHED: Final = b"chunk_finished"
 MARKS: Final = (b"chunk_continues", FINISHED)
-_SENT_METADATA: Final = (b"ARROW:extension:name", b"ARROW:extension:metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +125,12 @@ class Exchange:
 
     def _next(self) -> tuple[pa.RecordBatch | None, bytes]:
         with blame_server(self._location, self._operation):
-            found = next(self._responses, None)
-        if found is None:
+            response = next(self._responses, None)
+        if response is None:
             raise Internal(
                 f"{self._location} ended {self._operation} before its response was complete", key="answer.missing"
             )
-        return found
+        return response
 
 
 def to_batches(rows: Any) -> tuple[pa.Schema | None, Batches]:
@@ -203,23 +202,23 @@ class OutgoingColumns:
     @property
     def schema(self) -> pa.Schema:
         """The schema that is sent to the server."""
-        return pa.schema([_wire_field(field) for field in self.fields])
+        return pa.schema([pa.field(f.name, f.type, metadata=type_metadata(f) or None) for f in self.fields])
 
-    def conform(self, given: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Batches:
+    def conform(self, schema: pa.Schema | None, batches: Iterable[pa.RecordBatch]) -> Batches:
         """Convert the caller's batches to these columns, matched by name; missing columns are NULL."""
-        sources = self._sources(given)  # not in the generator, so that wrong names surface before anything is sent
+        # Not in the generator, so that wrong names surface before anything is sent.
+        sources = self._sources(self.schema if schema is None else schema)
         return (
             self._conform_batch({name: batch.column(i) for name, i in sources.items()}, batch.num_rows)
             for batch in batches
         )
 
-    def _conform_batch(self, found: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
-        return self.batch(
-            [
-                self.cast(found[field.name], field) if field.name in found else pa.nulls(rows, field.type)
-                for field in self.fields
-            ]
-        )
+    def _conform_batch(self, arrays: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
+        columns = [
+            self.cast(arrays[field.name], field) if field.name in arrays else pa.nulls(rows, field.type)
+            for field in self.fields
+        ]
+        return self.batch(columns)
 
     def batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
         """Return one batch of these columns; reject NULL row ids and NULLs in NOT NULL columns, as DuckDB does."""
@@ -238,16 +237,16 @@ class OutgoingColumns:
     def cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
         """Cast an array to the type of `field`; raise `InvalidArgument` if a value does not fit."""
         try:
-            return cast(column, field.type)
+            return cast_array(column, field.type)
         except pa.ArrowException as error:
             raise InvalidArgument(
                 f"cannot cast {column.type} to {field.type} for column {field.name!r} of {self.table}: {error}"
             ) from error
 
-    def _sources(self, given: pa.Schema) -> dict[str, int]:
+    def _sources(self, schema: pa.Schema) -> dict[str, int]:
         """The position of each column in the input."""
         sources: dict[str, int] = {}
-        for index, name in enumerate(given.names):
+        for index, name in enumerate(schema.names):
             position = self.table.position(name)
             spelled = ROWID if position == self.table.rowid else self.table.schema.field(position).name
             if spelled in sources:
@@ -256,46 +255,6 @@ class OutgoingColumns:
                 raise InvalidArgument(f"column {name!r} of {self.table} cannot be set: the server assigns row ids")
             sources[spelled] = index
         return sources
-
-
-def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Cast an array; extension types are cast by their storage."""
-    if column.type == wanted:
-        return column
-    plain = column.storage if isinstance(column, pa.ExtensionArray) else column
-    stored = _without_list_views(plain).cast(storage_type(wanted))
-    return pa.ExtensionArray.from_storage(wanted, stored) if isinstance(wanted, pa.BaseExtensionType) else stored
-
-
-def _without_list_views(column: pa.Array) -> pa.Array:
-    """Convert list views to lists. Arrow's own cast produces arrays whose offsets point outside of their buffers."""
-    data_type = column.type
-    if pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type):
-        lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64())
-        offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
-        lists = column.values[:0] if column.null_count == len(column) else column.flatten()  # fails for NULLs only
-        values = _without_list_views(lists)
-        return pa.LargeListArray.from_arrays(offsets, values, mask=column.is_null() if len(column) else None)
-    if any(_has_list_view(data_type.field(i).type) for i in range(data_type.num_fields)):
-        raise pa.ArrowInvalid("list views inside other types cannot be converted: use lists")
-    return column
-
-
-def _has_list_view(data_type: pa.DataType) -> bool:
-    children = [data_type.field(i).type for i in range(data_type.num_fields)]
-    is_view = pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type)
-    return is_view or any(map(_has_list_view, children))
-
-
-def _wire_field(field: pa.Field) -> pa.Field:
-    metadata = {key: field.metadata[key] for key in _SENT_METADATA if key in (field.metadata or {})}
-    return pa.field(field.name, field.type, metadata=metadata or None)
-
-
-class _Outcome(msgspec.Struct, frozen=True):
-    status: str
-    affected_rows: int
-    returning_data: str | None = None
 
 
 class JsonWriter:
@@ -318,7 +277,7 @@ class JsonWriter:
         body = self._text(_command(table, returning=returning, row_ids=_id_list(row_ids)))
         response = self._calls.plain_action("delete", body, self._headers())
         try:
-            return self._written(msgspec.json.decode(response, type=_Outcome))
+            return self._written(msgspec.json.decode(response, type=WriteOutcome))
         except msgspec.DecodeError as error:
             raise Internal(f"{self._location} sent a malformed response to delete") from error
 
@@ -327,9 +286,7 @@ class JsonWriter:
         return self._calls.connection.location.text
 
     def _headers(self) -> list[tuple[str, str]]:
-        transaction = self._transaction()
-        found = [(protocol.JSON_TRANSACTION_ID, transaction.id)] if transaction.id else []
-        return [*found, (protocol.AUTO_COMMIT, "0")] if transaction.explicit else found
+        return self._transaction().headers(protocol.JSON_TRANSACTION_ID)
 
     def _text(self, command: dict[str, Any]) -> bytes:
         named = {**command, "catalog_name": self._calls.catalog} if self._calls.catalog else command
@@ -352,10 +309,10 @@ class JsonWriter:
             raise Internal(f"{self._location} sent no result for DoPut", key="answer.missing")
         with blame_server(self._location, "DoPut"):
             return self._written(
-                decode(parse_message(PutResult, responses[0], self._location).app_metadata, _Outcome, "DoPut")
+                decode(parse_message(PutResult, responses[0], self._location).app_metadata, WriteOutcome, "DoPut")
             )
 
-    def _written(self, outcome: _Outcome) -> Written:
+    def _written(self, outcome: WriteOutcome) -> Written:
         if outcome.returning_data is None:
             return Written(outcome.affected_rows)
         try:

@@ -239,9 +239,9 @@ def _compare(op: Op, column: pa.Array, value: pa.Scalar) -> pa.Array:
 def _is_in(column: pa.Array, values: list[pa.Scalar], *, negated: bool) -> pa.Array:
     # One comparison per value would be slow for long lists. is_in() is false for NULL, which must stay NULL.
     value_set = pa.array(values, column.type)
-    found = pc.is_in(column, value_set=value_set)
-    found = pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), found)
-    return pc.invert(found) if negated else found
+    is_member = pc.is_in(column, value_set=value_set)
+    is_member = pc.if_else(pc.is_null(column), pa.scalar(None, pa.bool_()), is_member)
+    return pc.invert(is_member) if negated else is_member
 
 
 def _combine(join: Callable[[Any, Any], pa.Array], masks: list[pa.Array]) -> pa.Array:

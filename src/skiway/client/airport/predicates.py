@@ -61,7 +61,16 @@ class Predicate:
 
     def columns(self) -> Iterator[str]:
         """Yield the columns that the predicate refers to, in order; a column may occur more than once."""
-        raise NotImplementedError
+        match self:
+            case Column(name):
+                yield name
+            case Comparison(column=name) | Between(column=name) | In(column=name) | IsNull(column=name):
+                yield name
+            case Not(part):
+                yield from part.columns()
+            case And(parts) | Or(parts):
+                for part in parts:
+                    yield from part.columns()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,17 +105,14 @@ class Column(Predicate):
 
     def isin(self, values: Iterable[Any]) -> Predicate:
         """Match values that equal one of `values`, which must not be empty."""
-        given = tuple(_value(self.name, value) for value in values)
-        if not given:
+        members = tuple(_value(self.name, value) for value in values)
+        if not members:
             raise InvalidArgument(f"col({self.name!r}).isin() needs at least one value")
-        return In(self.name, given)
+        return In(self.name, members)
 
     def is_null(self) -> Predicate:
         """Match NULL. The opposite is `~col(…).is_null()`."""
         return IsNull(self.name)
-
-    def columns(self) -> Iterator[str]:
-        yield self.name
 
 
 def col(name: str) -> Column:
@@ -125,9 +131,6 @@ class Comparison(Predicate):
     def __invert__(self) -> Predicate:
         return Comparison(OPPOSITE[self.op], self.column, self.value)
 
-    def columns(self) -> Iterator[str]:
-        yield self.column
-
 
 @dataclass(frozen=True, slots=True)
 class Between(Predicate):
@@ -138,17 +141,8 @@ class Between(Predicate):
     high: Any
 
     def __invert__(self) -> Predicate:
-        return Not(
-            And(
-                (
-                    Comparison(Op.GREATER_OR_EQUAL, self.column, self.low),
-                    Comparison(Op.LESS_OR_EQUAL, self.column, self.high),
-                )
-            )
-        )
-
-    def columns(self) -> Iterator[str]:
-        yield self.column
+        lower = Comparison(Op.GREATER_OR_EQUAL, self.column, self.low)
+        return Not(And((lower, Comparison(Op.LESS_OR_EQUAL, self.column, self.high))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +156,6 @@ class In(Predicate):
     def __invert__(self) -> Predicate:
         return In(self.column, self.values, not self.negated)
 
-    def columns(self) -> Iterator[str]:
-        yield self.column
-
 
 @dataclass(frozen=True, slots=True)
 class IsNull(Predicate):
@@ -176,9 +167,6 @@ class IsNull(Predicate):
     def __invert__(self) -> Predicate:
         return IsNull(self.column, not self.negated)
 
-    def columns(self) -> Iterator[str]:
-        yield self.column
-
 
 @dataclass(frozen=True, slots=True)
 class Not(Predicate):
@@ -189,9 +177,6 @@ class Not(Predicate):
     def __invert__(self) -> Predicate:
         return self.part
 
-    def columns(self) -> Iterator[str]:
-        return self.part.columns()
-
 
 @dataclass(frozen=True, slots=True)
 class And(Predicate):
@@ -199,20 +184,12 @@ class And(Predicate):
 
     parts: tuple[Predicate, ...]
 
-    def columns(self) -> Iterator[str]:
-        for part in self.parts:
-            yield from part.columns()
-
 
 @dataclass(frozen=True, slots=True)
 class Or(Predicate):
     """True if at least one part is true."""
 
     parts: tuple[Predicate, ...]
-
-    def columns(self) -> Iterator[str]:
-        for part in self.parts:
-            yield from part.columns()
 
 
 def _parts(predicate: Predicate, kind: type[And] | type[Or]) -> tuple[Predicate, ...]:
@@ -262,12 +239,12 @@ def literal(field: pa.Field, value: Any) -> pa.Scalar:
     wanted = value_type(field.type)
     if isinstance(value, pa.Scalar) and value.type == wanted and value.is_valid:
         return value  # Python does not have all dates
-    given = _plain(type_name, wanted, value)
+    plain = _plain(type_name, wanted, value)
     try:
-        scalar = pa.scalar(given, wanted)
+        scalar = pa.scalar(plain, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise _misfit(field, type_name, value) from error
-    if not pa.types.is_floating(wanted) and scalar.as_py() != given:
+    if not pa.types.is_floating(wanted) and scalar.as_py() != plain:
         raise _misfit(field, type_name, value)
     return scalar
 

@@ -12,13 +12,13 @@ import base64
 import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
 import pyarrow as pa
 
 from skiway.airport.wire import protocol
+from skiway.airport.wire.duckdb_sql import FILE_READERS, identifier
 from skiway.airport.wire.protocol import Binary, binary, decode
 from skiway.errors import Internal, InvalidArgument, PermissionDenied, Unsupported
 from skiway.foundation import extras
@@ -26,23 +26,6 @@ from skiway.model.flight_pb2 import FlightEndpoint
 
 FUNCTION_CALL: Final = "application/x-msgpack-duckdb-function-call"
 FILE: Final = "application/msgpack"
-
-# A server must not be able to make its clients run arbitrary functions.
-READERS: Final = frozenset(
-    {
-        "read_parquet",
-        "parquet_scan",
-        "read_csv",
-        "read_csv_auto",
-        "read_json",
-        "read_json_auto",
-        "read_ndjson",
-        "read_text",
-        "read_blob",
-        "iceberg_scan",
-        "delta_scan",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +38,10 @@ class FunctionCall:
 
     def run(self, columns: Sequence[str]) -> Generator[pa.RecordBatch]:
         """Run the function in DuckDB and yield the given columns of its rows."""
-        if self.name not in READERS:
+        if self.name not in FILE_READERS:  # a server must not make its clients run arbitrary functions
             raise PermissionDenied(
                 f"the server asks the client to run {self.name}(), which is not one of the file readers "
-                f"{', '.join(sorted(READERS))}"
+                f"{', '.join(sorted(FILE_READERS))}"
             )
         with extras.needed("memory", f"a table whose files the client reads by itself ({self.name})"):
             import duckdb
@@ -70,12 +53,8 @@ class FunctionCall:
                 raise Internal(f"DuckDB could not run {self.name}: {error}") from error
 
     def _sql(self, columns: Sequence[str]) -> str:
-        given = ["?"] * len(self.arguments) + [f"{_quoted(name)} = ?" for name in self.named]
-        return f"SELECT {', '.join(map(_quoted, columns)) or '1'} FROM {self.name}({', '.join(given)})"  # noqa: S608
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+        arguments = ["?"] * len(self.arguments) + [f"{identifier(name)} = ?" for name in self.named]
+        return f"SELECT {', '.join(map(identifier, columns)) or '1'} FROM {self.name}({', '.join(arguments)})"  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +166,7 @@ class Rows:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

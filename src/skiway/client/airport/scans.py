@@ -9,9 +9,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from skiway.airport.conversion import cast_array
 from skiway.airport.wire.duckdb_sql import duckdb_type, storage_type
 from skiway.airport.wire.frames import BatchReader
-from skiway.airport.wire.protocol import InOutParameters, ScanParameters, encode, packed
+from skiway.airport.wire.protocol import InOutParameters, ScanParameters, arrow_stream, encode, packed
 from skiway.client.airport.calls import (
     NOW,
     Calls,
@@ -23,7 +24,7 @@ from skiway.client.airport.calls import (
     TransactionContext,
     read_schema,
 )
-from skiway.client.airport.exchange import Batches, Exchange, cast, in_vectors, to_batches
+from skiway.client.airport.exchange import Batches, Exchange, in_vectors, to_batches
 from skiway.client.airport.filters import Selection, Where, select
 from skiway.client.airport.results import (
     ColumnStatistics,
@@ -105,9 +106,9 @@ class BoundScan:
             at_unit=self.at.unit,
             at_value=self.at.value,
         )
-        found = self.calls.endpoints(self.trace, parameters)
+        messages = self.calls.endpoints(self.trace, parameters)
         with blame_server(self._location, "endpoints"):
-            return [read_endpoint(message) for message in found]
+            return [read_endpoint(message) for message in messages]
 
     def parts(self) -> list[ScanPart]:
         """Return the parts of the scan, to read them in several processes."""
@@ -177,8 +178,8 @@ class BoundScan:
         names = [schema.field(position).name for position in self.selection.referenced]
         with contextlib.closing(call.run(names)) as batches:
             for batch in batches:
-                found = dict(zip(names, batch.columns, strict=False))
-                yield _conform(found, schema, batch.num_rows)
+                columns = dict(zip(names, batch.columns, strict=False))
+                yield _conform(columns, schema, batch.num_rows)
 
 
 def _column_list(schema: pa.Schema) -> str:
@@ -189,7 +190,7 @@ def _conform(columns: Mapping[str, pa.Array], schema: pa.Schema, rows: int) -> p
     """Return a batch with all columns of `schema`: the given ones, cast, and NULLs for the others."""
     try:
         arrays = [
-            cast(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
+            cast_array(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
             for field in schema
         ]
     except pa.ArrowException as error:
@@ -285,10 +286,10 @@ def call_table_function(
     arguments: Sequence[Any],
     named: Mapping[str, Any],
     *,
-    rows: Any,
-    columns: Sequence[str] | None,
-    where: Where,
-    plan: bool,
+    rows: Any = None,
+    columns: Sequence[str] | None = None,
+    where: Where = None,
+    plan: bool = False,
     transaction: TransactionContext | None = None,
 ) -> Rows:
     """Call a table function, over the input `rows` unless they are None; return the rows it produces.
@@ -303,16 +304,16 @@ def call_table_function(
     # Like DuckDB, this sends no transaction with function calls, so it creates none, which saves one call of four. DuckDB has no
     # explicit ones, which functions must know about.
     trace = session.trace(function.descriptor, transaction or session.explicit_context())
-    given, batches = (None, iter(())) if rows is None else to_batches(rows)
-    if rows is not None and given is None:
+    schema, batches = (None, iter(())) if rows is None else to_batches(rows)
+    if rows is not None and schema is None:
         raise InvalidArgument(f"the rows for {function} contain no batch: give at least an empty one")
-    input_schema = b"" if given is None else given.serialize().to_pybytes()
+    input_schema = b"" if schema is None else schema.serialize().to_pybytes()
     info = session.calls.bind_function(trace, packed_row, input_schema)
     check_descriptor(session, info, function.descriptor)
     output = table_at(session, Table(function.schema_name, function.name, pa.schema([])), info)
     selection = select(output, columns, where)
-    if given is not None:
-        return Rows(selection.schema, _run_over_rows(session, selection, packed_row, given, batches))
+    if schema is not None:
+        return Rows(selection.schema, _run_over_rows(session, selection, packed_row, schema, batches))
     bound = BoundScan(session.calls, trace, selection, arguments=packed_row)
     return (bound.plan() if plan else bound).read()
 
@@ -346,18 +347,18 @@ def _selected_rows(selection: Selection, exchange: Exchange) -> Generator[pa.Rec
 
 
 def _choose_overload(
-    functions: Sequence[Function], given: Sequence[Any], named: Mapping[str, Any], *, over_rows: bool
+    functions: Sequence[Function], values: Sequence[Any], named: Mapping[str, Any], *, over_rows: bool
 ) -> Function:
     """Return the first overload with this number of arguments, these names, and input rows or none."""
     for function in functions:
         positional = [field for field in function.parameters if not _has_mark(field, b"is_named_parameter")]
         names = {field.name for field in function.parameters if _has_mark(field, b"is_named_parameter")}
         tables = sum(_has_mark(field, b"is_table_type") for field in positional)
-        if bool(tables) == over_rows and len(positional) - tables == len(given) and named.keys() <= names:
+        if bool(tables) == over_rows and len(positional) - tables == len(values) and named.keys() <= names:
             return function
     if not over_rows and any(_has_mark(field, b"is_table_type") for field in functions[0].parameters):
         raise InvalidArgument(f"{functions[0]} needs input rows: give them as rows=…")
-    arguments = f"{len(given)} arguments" + (f" and {', '.join(named)}" if named else "")
+    arguments = f"{len(values)} arguments" + (f" and {', '.join(named)}" if named else "")
     rows = " over rows" if over_rows else ""
     raise InvalidArgument(f"{functions[0]} does not accept {arguments}{rows}; overloads: {_signatures(functions)}")
 
@@ -388,27 +389,27 @@ def _argument_batch(function: Function, columns: Sequence[Any], rows: int) -> pa
     return pa.record_batch(arrays, names=function.parameters.names)
 
 
-def _column(function: Function, parameter: pa.Field, given: Any) -> pa.Array:
-    if isinstance(given, pa.ChunkedArray):
-        given = given.combine_chunks()
-    if not isinstance(given, pa.Array):
-        raise InvalidArgument(f"{function}: argument {parameter.name} must be an array, not a {type(given).__name__}")
+def _column(function: Function, parameter: pa.Field, value: Any) -> pa.Array:
+    if isinstance(value, pa.ChunkedArray):
+        value = value.combine_chunks()
+    if not isinstance(value, pa.Array):
+        raise InvalidArgument(f"{function}: argument {parameter.name} must be an array, not a {type(value).__name__}")
     if _has_mark(parameter, b"is_any_type"):
-        return given
+        return value
     try:
-        return cast(given, parameter.type)
+        return cast_array(value, parameter.type)
     except pa.ArrowException as error:
         raise InvalidArgument(
-            f"{function}: cannot cast {given.type} to {parameter.type} for parameter {parameter.name}: {error}"
+            f"{function}: cannot cast {value.type} to {parameter.type} for parameter {parameter.name}: {error}"
         ) from error
 
 
-def _argument_row(function: Function, given: Sequence[Any], named: Mapping[str, Any]) -> bytes:
+def _argument_row(function: Function, positional: Sequence[Any], named: Mapping[str, Any]) -> bytes:
     """Return the Arrow stream of one row to send for the arguments of a table function.
 
     Parameters are in their declared order, without named ones that were not given.
     """
-    values = iter(given)
+    values = iter(positional)
     fields, arrays = [], []
     for parameter in function.parameters:
         if _has_mark(parameter, b"is_table_type"):
@@ -423,11 +424,7 @@ def _argument_row(function: Function, given: Sequence[Any], named: Mapping[str, 
         fields.append(pa.field(parameter.name, arrays[-1].type))
     no_columns = pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))  # one row, even without arguments
     batch = pa.record_batch(arrays, schema=pa.schema(fields)) if fields else no_columns
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return arrow_stream(batch.schema, [batch])
 
 
 def _array(function: Function, parameter: pa.Field, value: Any) -> pa.Array:

@@ -71,18 +71,18 @@ class Listing:
 
     def functions(self, name: TableName, kind: FunctionKind) -> list[Function]:
         """Return all overloads of a function; raise `NotFound` if there are none."""
-        found = [
+        overloads = [
             function
             for schema, own_name in self._addresses(name)
             for function in schema.functions
             if function.kind == kind and function.name.lower() == own_name.lower()
         ]
-        if not found:
+        if not overloads:
             dotted = _dotted(name)
             raise NotFound(
                 f"{kind.replace('_', ' ')} {dotted} not found; {self._known()}", key="function", function=dotted
             )
-        return found
+        return overloads
 
     def split(self, name: TableName) -> tuple[str, str]:
         """Split the name of a table, which need not exist, into its schema, which must, and its own name."""
@@ -161,13 +161,13 @@ class Listing:
                 parts = [binary(part) for part in unseal(data, list[Binary], "the contents of a schema")]
             infos = [parse_message(FlightInfo, part, location) for part in parts]
         with blame_server(location, f"list_schemas (schema {entry.name!r})"):
-            found = [item for info in infos if (item := _object(info, self._calls.catalog, entry.name)) is not None]
+            objects = [item for info in infos if (item := _object(info, self._calls.catalog, entry.name)) is not None]
         return Schema(
             entry.name,
             entry.description,
             dict(entry.tags),
-            tuple(item for item in found if isinstance(item, Table)),
-            tuple(item for item in found if isinstance(item, Function)),
+            tuple(item for item in objects if isinstance(item, Table)),
+            tuple(item for item in objects if isinstance(item, Function)),
         )
 
 
@@ -290,13 +290,13 @@ def read_flight(info: FlightInfo) -> Flight:
     )
 
 
-def flight_descriptor(given: Sequence[str] | str | bytes) -> FlightDescriptor:
+def flight_descriptor(address: Sequence[str] | str | bytes) -> FlightDescriptor:
     """Return the descriptor: a path for a list of names, a command for a string or bytes."""
-    if isinstance(given, str):
-        given = given.encode()
-    if isinstance(given, bytes):
-        return FlightDescriptor(type=FlightDescriptor.CMD, cmd=given)
-    return FlightDescriptor(type=FlightDescriptor.PATH, path=list(given))
+    if isinstance(address, str):
+        address = address.encode()
+    if isinstance(address, bytes):
+        return FlightDescriptor(type=FlightDescriptor.CMD, cmd=address)
+    return FlightDescriptor(type=FlightDescriptor.PATH, path=list(address))
 
 
 def describe_descriptor(descriptor: FlightDescriptor) -> str:

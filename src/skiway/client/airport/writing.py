@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 
 from skiway.client.airport import scans
-from skiway.client.airport import scans as functions
 from skiway.client.airport.calls import ROWID, Table, TableName, TransactionContext
 from skiway.client.airport.ddl import OnConflict, create_table_for_rows
 from skiway.client.airport.exchange import Batches, Exchange, OutgoingColumns, Written, in_vectors, to_batches
@@ -26,210 +25,141 @@ from skiway.client.airport.session import OpenTransaction, Session
 from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, Unsupported
 
 
-def insert_rows(
-    session: Session,
-    name: TableName,
-    rows: Any,
-    *,
-    returning: bool,
-    transaction: TransactionContext | None = None,
-) -> Written:
-    """Insert the caller's rows, in a given transaction or that of the session."""
-    transaction, table = _begin(session, name, transaction)
-    given, batches = to_batches(rows)
-    outgoing = OutgoingColumns.of(table, table.columns)
-    session.poll_version()
-    conformed = outgoing.conform(outgoing.schema if given is None else given, batches)
-    return _write(session, "insert", outgoing, transaction, lambda: conformed, returning=returning)
+class Statement:
+    """An INSERT, UPDATE or DELETE of a table, in a given transaction or that of the session."""
 
+    def __init__(
+        self,
+        session: Session,
+        name: TableName,
+        *,
+        returning: bool = False,
+        transaction: TransactionContext | None = None,
+    ) -> None:
+        self._session, self._name, self._returning, self._transaction = session, name, returning, transaction
 
-def create_table_as(session: Session, name: TableName, rows: Any, *, on_conflict: OnConflict) -> Written:
-    """Create a table with the columns of the caller's rows, and insert them."""
-    transaction = session.begin()
-    given, batches = to_batches(rows)
-    if given is None:
-        raise InvalidArgument("rows contain no batch: give at least an empty one, which defines the columns")
-    if on_conflict == "ignore" and _is_listed(session, name):
-        return Written(0, None)
-    table = create_table_for_rows(session, name, given, on_conflict)
-    outgoing = OutgoingColumns.of(table, table.columns)
-    conformed = outgoing.conform(given, batches)
-    written = _write(session, "insert", outgoing, transaction, lambda: conformed, returning=False)
-    session.reload()
-    return written
+    def insert(self, rows: Any) -> Written:
+        """Insert the caller's rows."""
+        transaction, table = self._begin()
+        schema, batches = to_batches(rows)
+        outgoing = OutgoingColumns.of(table, table.columns)
+        self._session.poll_version()
+        return self._write("insert", transaction, outgoing, outgoing.conform(schema, batches))
 
+    def create(self, rows: Any, on_conflict: OnConflict) -> Written:
+        """Create the table with the columns of the caller's rows, and insert them."""
+        transaction = self._transaction or self._session.begin()
+        schema, batches = to_batches(rows)
+        if schema is None:
+            raise InvalidArgument("rows contain no batch: give at least an empty one, which defines the columns")
+        if on_conflict == "ignore" and self._is_listed():
+            return Written(0, None)
+        table = create_table_for_rows(self._session, self._name, schema, on_conflict)
+        outgoing = OutgoingColumns.of(table, table.columns)
+        written = self._write("insert", transaction, outgoing, outgoing.conform(schema, batches))
+        self._session.reload()
+        return written
 
-def update_rows(
-    session: Session,
-    name: TableName,
-    rows: Any,
-    *,
-    row_ids: Any,
-    where: Where,
-    returning: bool,
-    transaction: TransactionContext | None = None,
-) -> Written:
-    """Update rows by id, if `rows` is Arrow data, or by predicate, if it maps columns to values."""
-    if isinstance(rows, Mapping):
+    def update(self, rows: Any, row_ids: Any, where: Where) -> Written:
+        """Update rows by id, if `rows` is Arrow data, or by predicate, if it maps columns to values."""
+        if isinstance(rows, Mapping):
+            if row_ids is not None:
+                raise InvalidArgument("row_ids need Arrow data; a mapping updates the rows that match where=")
+            return self._update_where(rows, where)
+        if where is not None:
+            raise InvalidArgument("where= needs a mapping from columns to values; Arrow data is matched by row id")
+        return self._update_by_id(rows, row_ids)
+
+    def delete(self, row_ids: Any, where: Where) -> Written:
+        """Delete rows by id or by predicate."""
+        if (row_ids is None) == (where is None):
+            raise InvalidArgument("delete needs either row_ids or where; truncate() deletes all rows")
+        return self._delete_by_id(row_ids) if where is None else self.delete_where(where)
+
+    def delete_where(self, where: Where) -> Written:
+        """Delete the rows that match `where`; all rows if it is None."""
+        transaction, table = self._begin()
+        outgoing = _row_ids_of(table)
+        selection = Selection(table, (), where, repeated=[ROWID])
+        return self._write_scanned(
+            "delete", transaction, outgoing, selection, lambda batch: outgoing.batch(batch.columns)
+        )
+
+    def _delete_by_id(self, row_ids: Any) -> Written:
+        """Delete the rows with these ids."""
+        transaction, table = self._begin()
+        outgoing = _row_ids_of(table)
+        ids = pa.record_batch([_id_array(row_ids)], names=[ROWID])
+        self._session.poll_version()
+        return self._write("delete", transaction, outgoing, outgoing.conform(ids.schema, [ids]))
+
+    def _update_by_id(self, rows: Any, row_ids: Any) -> Written:
+        """Update the rows whose ids are in `row_ids`, or in a column `rowid` of `rows`."""
+        transaction, table = self._begin()
+        schema, batches = to_batches(rows)
         if row_ids is not None:
-            raise InvalidArgument("row_ids need Arrow data; a mapping updates the rows that match where=")
-        return _update_where(session, name, rows, where, returning=returning, transaction=transaction)
-    if where is not None:
-        raise InvalidArgument("where= needs a mapping from columns to values; Arrow data is matched by row id")
-    return _update_by_id(session, name, rows, row_ids, returning=returning, transaction=transaction)
+            schema, batches = _with_row_ids(schema, batches, row_ids)
+        outgoing = OutgoingColumns.of(table, _updated_columns(table, schema))
+        self._session.poll_version()
+        return self._write("update", transaction, outgoing, outgoing.conform(schema, batches))
 
+    def _update_where(self, values: Mapping[str, Any], where: Where) -> Written:
+        """Set columns to values, or to what functions compute, in the rows that match `where`."""
+        transaction, table = self._begin()
+        assignments = Assignments.of(table, values, returning=self._returning)
+        selection = Selection(table, assignments.reads, where, repeated=[*assignments.unchanged, ROWID])
+        written = self._write_scanned("update", transaction, assignments.outgoing, selection, assignments.apply)
+        return Written(written.count, None if written.rows is None else written.rows.select(list(table.columns)))
 
-def delete_rows(
-    session: Session,
-    name: TableName,
-    row_ids: Any,
-    *,
-    where: Where,
-    returning: bool,
-    transaction: TransactionContext | None = None,
-) -> Written:
-    """Delete rows by id or by predicate."""
-    if (row_ids is None) == (where is None):
-        raise InvalidArgument("delete needs either row_ids or where; truncate() deletes all rows")
-    if where is not None:
-        return delete_where(session, name, where, returning=returning, transaction=transaction)
-    return _delete_by_id(session, name, row_ids, returning=returning, transaction=transaction)
+    # -- the exchange --------------------------------------------------------------------------------------------------
 
+    def _begin(self) -> tuple[TransactionContext, Table]:
+        return self._transaction or self._session.begin(), self._session.listing().table(self._name)
 
-def _update_by_id(
-    session: Session,
-    name: TableName,
-    rows: Any,
-    row_ids: Any,
-    *,
-    returning: bool,
-    transaction: TransactionContext | None,
-) -> Written:
-    """Update the rows whose ids are in `row_ids`, or in a column `rowid` of `rows`."""
-    transaction, table = _begin(session, name, transaction)
-    given, batches = to_batches(rows)
-    if row_ids is not None:
-        given, batches = _with_row_ids(given, batches, row_ids)
-    outgoing = OutgoingColumns.of(table, _updated_columns(table, given))
-    session.poll_version()
-    conformed = outgoing.conform(outgoing.schema if given is None else given, batches)
-    return _write(session, "update", outgoing, transaction, lambda: conformed, returning=returning)
+    def _write(
+        self, operation: str, transaction: TransactionContext, outgoing: OutgoingColumns, batches: Batches
+    ) -> Written:
+        """Run the statement: open the exchange, compute and send the batches, and commit."""
+        session, returning = self._session, self._returning
+        trace = session.trace(outgoing.table.descriptor, transaction)
+        exchange = Exchange(session.calls, trace, operation, schema=outgoing.schema, returning=returning)
+        with contextlib.closing(exchange):
+            returned = []
+            for batch in in_vectors(batches):
+                if returning:
+                    returned.append(exchange.send_and_receive(batch))
+                else:
+                    exchange.send(batch)
+            count = exchange.commit()
+        return Written(count, pa.Table.from_batches(returned, exchange.schema) if returning else None)
 
+    def _write_scanned(
+        self,
+        operation: str,
+        transaction: TransactionContext,
+        outgoing: OutgoingColumns,
+        selection: Selection,
+        change: Callable[[pa.RecordBatch], pa.RecordBatch],
+    ) -> Written:
+        """Scan the table and write the changed rows back. As in DuckDB, the exchange stays open while the scan runs."""
+        session = self._session
+        selection.json_filters()  # errors in names and values surface before any request is sent
+        session.poll_version()
+        session.poll_version()
+        scan = BoundScan(session.calls, session.trace(outgoing.table.descriptor, transaction), selection).plan()
 
-def _update_where(
-    session: Session,
-    name: TableName,
-    values: Mapping[str, Any],
-    where: Where,
-    *,
-    returning: bool,
-    transaction: TransactionContext | None,
-) -> Written:
-    """Set columns to values, or to what functions compute, in the rows that match `where`."""
-    transaction, table = _begin(session, name, transaction)
-    assignments = Assignments.of(table, values, returning=returning)
-    selection = Selection(table, assignments.reads, where, repeated=[*assignments.unchanged, ROWID])
-    written = _write_scanned(
-        session, "update", assignments.outgoing, transaction, selection, assignments.apply, returning=returning
-    )
-    return Written(written.count, None if written.rows is None else written.rows.select(list(table.columns)))
+        def changed() -> Batches:
+            with scan.read() as rows:
+                yield from map(change, rows)
 
+        return self._write(operation, transaction, outgoing, changed())
 
-def _delete_by_id(
-    session: Session, name: TableName, row_ids: Any, *, returning: bool, transaction: TransactionContext | None
-) -> Written:
-    """Delete the rows with these ids."""
-    transaction, table = _begin(session, name, transaction)
-    _check_rowid(table, "DELETE")
-    outgoing = OutgoingColumns.of(table, [ROWID])
-    ids = pa.record_batch([_id_array(row_ids)], names=[ROWID])
-    session.poll_version()
-    return _write(
-        session, "delete", outgoing, transaction, lambda: outgoing.conform(ids.schema, [ids]), returning=returning
-    )
-
-
-def delete_where(
-    session: Session,
-    name: TableName,
-    where: Where,
-    *,
-    returning: bool,
-    transaction: TransactionContext | None = None,
-) -> Written:
-    """Delete the rows that match `where`; all rows if it is None."""
-    transaction, table = _begin(session, name, transaction)
-    _check_rowid(table, "DELETE")
-    outgoing = OutgoingColumns.of(table, [ROWID])
-    selection = Selection(table, (), where, repeated=[ROWID])
-
-    def to_ids(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return outgoing.batch(batch.columns)
-
-    return _write_scanned(session, "delete", outgoing, transaction, selection, to_ids, returning=returning)
-
-
-# -- the exchange ------------------------------------------------------------------------------------------------------
-
-
-def _begin(
-    session: Session, name: TableName, transaction: TransactionContext | None
-) -> tuple[TransactionContext, Table]:
-    return transaction or session.begin(), session.listing().table(name)
-
-
-def _write(
-    session: Session,
-    operation: str,
-    outgoing: OutgoingColumns,
-    transaction: TransactionContext,
-    batches: Callable[[], Iterable[pa.RecordBatch]],
-    *,
-    returning: bool,
-) -> Written:
-    """Run a statement: open the exchange, send the batches, and commit."""
-    trace = session.trace(outgoing.table.descriptor, transaction)
-    exchange = Exchange(session.calls, trace, operation, schema=outgoing.schema, returning=returning)
-    with contextlib.closing(exchange):
-        returned = []
-        for batch in in_vectors(batches()):
-            if returning:
-                returned.append(exchange.send_and_receive(batch))
-            else:
-                exchange.send(batch)
-        count = exchange.commit()
-    return Written(count, pa.Table.from_batches(returned, exchange.schema) if returning else None)
-
-
-def _write_scanned(
-    session: Session,
-    operation: str,
-    outgoing: OutgoingColumns,
-    transaction: TransactionContext,
-    selection: Selection,
-    change: Callable[[pa.RecordBatch], pa.RecordBatch],
-    *,
-    returning: bool,
-) -> Written:
-    """Scan the table and write the changed rows back. As in DuckDB, the exchange stays open while the scan runs."""
-    selection.json_filters()  # errors in names and values surface before any request is sent
-    session.poll_version()
-    session.poll_version()
-    scan = BoundScan(session.calls, session.trace(outgoing.table.descriptor, transaction), selection).plan()
-
-    def changed() -> Batches:
-        with scan.read() as rows:
-            yield from map(change, rows)
-
-    return _write(session, operation, outgoing, transaction, changed, returning=returning)
-
-
-def _is_listed(session: Session, name: TableName) -> bool:
-    try:
-        session.listing().table(name)
-    except NotFound:
-        return False
-    return True
+    def _is_listed(self) -> bool:
+        try:
+            self._session.listing().table(self._name)
+        except NotFound:
+            return False
+        return True
 
 
 # -- UPDATE by predicate -----------------------------------------------------------------------------------------------
@@ -292,8 +222,8 @@ def _column(table: Table, name: str) -> str:
     position = table.position(name)
     if position == table.rowid:
         return ROWID
-    found: str = table.schema.field(position).name
-    return found
+    spelled: str = table.schema.field(position).name
+    return spelled
 
 
 def _single_value(table: Table, field: pa.Field, value: Any) -> pa.Array:
@@ -315,12 +245,18 @@ def _check_rowid(table: Table, operation: str) -> None:
         raise PreconditionFailed(f"table {table} does not support {operation}: it has no row ids")
 
 
-def _updated_columns(table: Table, given: pa.Schema | None) -> list[str]:
+def _row_ids_of(table: Table) -> OutgoingColumns:
+    """The columns of a DELETE."""
+    _check_rowid(table, "DELETE")
+    return OutgoingColumns.of(table, [ROWID])
+
+
+def _updated_columns(table: Table, schema: pa.Schema | None) -> list[str]:
     """The columns that rows with ids update, followed by the row id."""
     _check_rowid(table, "UPDATE")
-    if given is None:
+    if schema is None:
         return [*table.columns, ROWID]
-    names = [_column(table, name) for name in given.names]
+    names = [_column(table, name) for name in schema.names]
     if ROWID not in names:
         raise InvalidArgument(f"UPDATE of {table} needs row ids: give a column 'rowid', or row_ids=")
     updated = [name for name in names if name != ROWID]
@@ -329,14 +265,14 @@ def _updated_columns(table: Table, given: pa.Schema | None) -> list[str]:
     return [*dict.fromkeys(updated), ROWID]
 
 
-def _with_row_ids(given: pa.Schema | None, batches: Batches, row_ids: Any) -> tuple[pa.Schema | None, Batches]:
+def _with_row_ids(schema: pa.Schema | None, batches: Batches, row_ids: Any) -> tuple[pa.Schema | None, Batches]:
     """Append `row_ids` to the batches as a column."""
     ids = _id_array(row_ids)
-    if given is None:
-        given = pa.schema([])
-    if any(name.lower() == ROWID for name in given.names):
+    if schema is None:
+        schema = pa.schema([])
+    if any(name.lower() == ROWID for name in schema.names):
         raise InvalidArgument("row ids are given twice: in the column 'rowid' and in row_ids")
-    return given.append(pa.field(ROWID, ids.type)), _append_ids(batches, ids)
+    return schema.append(pa.field(ROWID, ids.type)), _append_ids(batches, ids)
 
 
 def _append_ids(batches: Batches, ids: pa.Array) -> Iterator[pa.RecordBatch]:
@@ -377,19 +313,15 @@ class Transaction(OpenTransaction):
 
     def insert(self, table: TableName, rows: Any) -> int:
         """Insert rows, and return their number."""
-        return insert_rows(self._session, table, rows, returning=False, transaction=self._staging()).count
+        return self._statement(table).insert(rows).count
 
     def update(self, table: TableName, rows: Any, *, row_ids: Any = None, where: Where = None) -> int:
         """Update rows by id or by predicate, and return their number. Row ids are those of the transaction's own `scan`."""
-        return update_rows(
-            self._session, table, rows, row_ids=row_ids, where=where, returning=False, transaction=self._staging()
-        ).count
+        return self._statement(table).update(rows, row_ids, where).count
 
     def delete(self, table: TableName, row_ids: Any = None, *, where: Where = None) -> int:
         """Delete rows by id or by predicate, and return their number. Row ids are those of the transaction's own `scan`."""
-        return delete_rows(
-            self._session, table, row_ids, where=where, returning=False, transaction=self._staging()
-        ).count
+        return self._statement(table).delete(row_ids, where).count
 
     def scan(self, table: TableName, *, columns: Sequence[str] | None = None, where: Where = None) -> Rows:
         """Stream the rows of a table as the transaction has changed it."""
@@ -397,17 +329,16 @@ class Transaction(OpenTransaction):
 
     def call(self, function: TableName, *arguments: Any, named: Mapping[str, Any] | None = None) -> Rows:
         """Call a table function that reads tables as the transaction has changed them, or stages what it writes."""
-        return functions.call_table_function(
+        return scans.call_table_function(
             self._session,
             function,
             arguments,
             named or {},
-            rows=None,
-            columns=None,
-            where=None,
-            plan=False,
             transaction=self._staging(),
         )
+
+    def _statement(self, table: TableName) -> Statement:
+        return Statement(self._session, table, transaction=self._staging())
 
     def _staging(self) -> TransactionContext:
         if not self.id:

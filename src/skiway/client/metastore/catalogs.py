@@ -24,7 +24,7 @@ from skiway.client.metastore.collection import Collection, FetchPage, Json, List
 from skiway.client.metastore.jobs import Job
 from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, View
 from skiway.client.metastore.snapshots import At, snapshot_ref
-from skiway.foundation.resources import Kind
+from skiway.foundation.resources import ACCOUNT, CATALOG, NAMESPACE, TABLE, VIEW
 from skiway.model import v1
 
 
@@ -46,7 +46,7 @@ class Accounts(Collection[Account]):
     """`lake.accounts`, identified by id. The platform administrator sees all accounts, other callers their own."""
 
     __slots__ = ()
-    _kind, _record = Kind("account"), Account
+    _kind, _record = ACCOUNT, Account
 
     def __call__(self, *, page_size: int | None = None) -> Listing[Account]:
         """List the accounts by name."""
@@ -98,7 +98,7 @@ class Catalogs(Collection[Catalog]):
     """`lake.catalogs`, named by one segment, such as `lake`."""
 
     __slots__ = ()
-    _kind, _record = Kind("catalog"), Catalog
+    _kind, _record = CATALOG, Catalog
 
     def __call__(self, *, page_size: int | None = None) -> Listing[Catalog]:
         """List the catalogs of the caller's account by name."""
@@ -131,7 +131,7 @@ class Namespaces(Collection[Namespace]):
     """`lake.namespaces`, named by catalog and path, such as `lake.sales.eu`."""
 
     __slots__ = ()
-    _kind, _record = Kind("namespace"), Namespace
+    _kind, _record = NAMESPACE, Namespace
 
     def __call__(
         self, parent: Ref, *, recursive: bool = False, prefix: str = "", page_size: int | None = None
@@ -202,7 +202,7 @@ class Tables(Collection[Table]):
     """`lake.tables`, named by catalog, namespaces and table, such as `lake.sales.people`."""
 
     __slots__ = ()
-    _kind, _record = Kind("table"), Table
+    _kind, _record = TABLE, Table
 
     def __call__(self, namespace: Ref, *, page_size: int | None = None) -> Listing[Table]:
         """List the tables of a namespace by name."""
@@ -294,7 +294,7 @@ class Views(Collection[View]):
     """`lake.views`, named like tables. A table and a view cannot have the same name."""
 
     __slots__ = ()
-    _kind, _record = Kind("view"), View
+    _kind, _record = VIEW, View
 
     def __call__(self, namespace: Ref, *, page_size: int | None = None) -> Listing[View]:
         """List the views of a namespace by name."""

@@ -11,7 +11,7 @@ from typing import Final, Generic, Self, TypeVar
 from skiway.client.connection import Channel, Location, TlsOptions, Token
 from skiway.client.metastore.calls import Caller, Calls, Retries
 from skiway.client.metastore.catalogs import Accounts, Catalogs, Namespaces, Tables, Views
-from skiway.client.metastore.collection import Area
+from skiway.client.metastore.collection import Area, plain_collection
 from skiway.client.metastore.connectors import Connectors, Pipelines
 from skiway.client.metastore.events import Events, Webhooks
 from skiway.client.metastore.governance import Grants, Policies, Rules
@@ -20,6 +20,7 @@ from skiway.client.metastore.search import Directory, Search
 from skiway.client.metastore.snapshots import Snapshots, Statistics
 from skiway.client.metastore.transactions import Queries, Transactions
 from skiway.errors import InvalidArgument
+from skiway.foundation.resources import PLAIN, Resource
 from skiway.model import v1
 
 MIB: Final = 1024 * 1024
@@ -163,6 +164,14 @@ class Metastore:
         other = object.__new__(type(self))
         other._calls = replace(self._calls, caller=caller)
         return other
+
+
+def _plain(resource: Resource) -> property:
+    return property(lambda lake: plain_collection(resource)(lake._calls))
+
+
+for _resource in PLAIN:
+    setattr(Metastore, _resource.plural, _plain(_resource))
 
 
 def _parse_target(target: str, tls: TlsOptions | None) -> Location:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -21,7 +22,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from skiway.client.metastore.calls import Calls, Id, Ref, resource_id
 from skiway.client.metastore.resources import Meta, NamedRecord, Parents
 from skiway.errors import Internal, InvalidArgument, NotFound
-from skiway.foundation.resources import Kind
+from skiway.foundation.resources import Resource
 from skiway.model import v1
 
 M = TypeVar("M", bound=Message)
@@ -130,7 +131,7 @@ class Operations(Area, Generic[R]):
 
     __slots__ = ()
 
-    _kind: ClassVar[Kind]
+    _kind: ClassVar[Resource]
     _record: ClassVar[Callable[..., Any]]
     """Makes a record from a message, the client's calls, the stored version if it is known, and a cache of parents."""
 
@@ -255,6 +256,30 @@ class NamedCollection(Collection[N]):
     def _rename(self, name: str, new_name: str | None, given: Mapping[str, Any], if_version: int | None) -> N:
         """Change the given fields, and the name if there is a new one."""
         return self._change(name, given if new_name is None else {**given, "name": new_name}, if_version, None)
+
+
+class PlainCollection(NamedCollection[Any]):
+    """Resources of a kind without code of its own. Their fields are those of the message."""
+
+    __slots__ = ()
+
+    def create(self, name: str, *, idempotency_key: str | None = None, **fields: Any) -> Any:
+        """Create a resource with the given fields."""
+        return self._create({"name": name, **fields}, idempotency_key)
+
+    def update(self, name: str, *, new_name: str | None = None, if_version: int | None = None, **fields: Any) -> Any:
+        """Change the given fields; None clears one."""
+        return self._rename(name, new_name, fields, if_version)
+
+
+@cache
+def plain_collection(resource: Resource) -> type[PlainCollection]:
+    """The collection of a kind without code of its own, with records that are made from its message."""
+    names = [field.name for field in resource.spec.DESCRIPTOR.fields if field.name != "display_name"]
+    defaults = [(name, Any, None) for name in names]
+    record: Any = make_dataclass(resource.title, defaults, bases=(NamedRecord,), frozen=True, slots=True, kw_only=True)
+    made = {"__slots__": (), "_kind": resource, "_record": record.of, "__doc__": resource.about}
+    return type(resource.plural.title(), (PlainCollection,), made)
 
 
 # -- values to messages ------------------------------------------------------------------------------------------------

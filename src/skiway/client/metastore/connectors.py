@@ -12,7 +12,7 @@ from skiway.client.metastore.collection import Collection, Listing, NamedCollect
 from skiway.client.metastore.jobs import Job
 from skiway.client.metastore.resources import Attribute, Described, FromMessages, NamedRecord, enum_name
 from skiway.errors import InvalidArgument, NotFound
-from skiway.foundation.resources import PIPELINE, Kind
+from skiway.foundation.resources import CONNECTOR, PIPELINE
 from skiway.model import v1
 
 KINDS: Final = {enum_name(name): number for name, number in v1.ConnectorKind.items() if number}
@@ -88,7 +88,7 @@ class Connectors(Collection[Connector]):
     """`lake.connectors`, named within the account. A reference is a name, an `Id` or the connector itself."""
 
     __slots__ = ()
-    _kind, _record = Kind("connector"), staticmethod(lambda message, *_: Connector(message))
+    _kind, _record = CONNECTOR, staticmethod(lambda message, *_: Connector(message))
 
     def __call__(self, *, kind: str | None = None, page_size: int | None = None) -> Listing[Connector]:
         """List the connectors of the account by name; optionally those of one kind."""

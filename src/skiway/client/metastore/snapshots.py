@@ -22,7 +22,7 @@ from skiway.client.metastore.collection import (
 )
 from skiway.client.metastore.resources import Attribute, Meta, TableStats, Versioned
 from skiway.errors import InvalidArgument, NotFound
-from skiway.foundation.resources import Kind
+from skiway.foundation.resources import SNAPSHOT
 from skiway.model import v1
 
 
@@ -101,7 +101,7 @@ class Snapshots(Operations[Snapshot]):
     """`lake.snapshots`, identified by their table and their id."""
 
     __slots__ = ()
-    _kind, _record = Kind("snapshot"), Snapshot
+    _kind, _record = SNAPSHOT, Snapshot
 
     def __call__(self, table: Ref, *, page_size: int | None = None) -> Listing[Snapshot]:
         """List the snapshots of a table, newest first."""

@@ -21,7 +21,6 @@ from skiway.security.source_access.connections import ANSWER_S, CONNECT_S
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
-    from pyiceberg.typedef import Identifier
 
 _HOST_OF_AWS: Final = re.compile(r"https?://glue(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com|api\.aws)")
 _KEYS: Final = ("access-key-id", "secret-access-key", "session-token")
@@ -52,11 +51,10 @@ def open_glue(request: SourceRequest) -> Source:
     relay = files.reach.relay(address, region)
 
     def connect() -> Catalog:
-        with _as_pyiceberg(request.address):
-            client = _client(address, region, keys, relay, request.options.get("glue.id", ""))
+        client = _client(address, region, keys, relay, request.options.get("glue.id", ""))
         return _catalog(request, files, client)
 
-    return CatalogSource(located, connect)
+    return CatalogSource(located, connect, _as_pyiceberg)
 
 
 def _region(request: SourceRequest, address: str) -> str:
@@ -125,18 +123,6 @@ def _catalog(request: SourceRequest, files: Files, client: Any) -> Catalog:
     from pyiceberg.catalog.glue import GlueCatalog
 
     class Guarded(GlueCatalog):
-        def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
-            with _as_pyiceberg(request.address):
-                return super().list_namespaces(namespace)
-
-        def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
-            with _as_pyiceberg(request.address):
-                return super().list_tables(namespace)
-
-        def load_table(self, identifier: str | Identifier) -> Table:
-            with _as_pyiceberg(request.address):
-                return super().load_table(identifier)
-
         def _convert_glue_to_iceberg(self, glue_table: Any) -> Table:
             """Read the metadata of a table through `files`, which checks its location."""
             name, parameters = (glue_table["DatabaseName"], glue_table["Name"]), glue_table.get("Parameters") or {}

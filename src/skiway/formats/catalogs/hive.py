@@ -68,7 +68,7 @@ def open_hive(request: SourceRequest) -> Source:
                 failure = error
         raise failure
 
-    return CatalogSource(request, lambda: _catalog(request, files, _Metastore(connect, user)))
+    return CatalogSource(request, lambda: _catalog(request, files, _Metastore(connect, user)), _as_pyiceberg)
 
 
 def _user(given: str) -> tuple[str, list[str]] | None:
@@ -87,13 +87,9 @@ def _catalog(request: SourceRequest, files: Files, metastore: _Metastore) -> Cat
         def _create_hive_client(properties: dict[str, str]) -> Any:  # noqa: ARG004
             return metastore
 
-        def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
-            with _as_pyiceberg(request.address):
-                return super().list_namespaces(namespace)
-
         def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
             database = self.identifier_to_database(namespace, NoSuchNamespaceError)
-            with _as_pyiceberg(request.address), self._client as client:
+            with self._client as client:
                 names = client.get_all_tables(database)
                 if not names and database.lower() not in client.get_all_databases():
                     raise NoSuchNamespaceError(database)
@@ -106,12 +102,11 @@ def _catalog(request: SourceRequest, files: Files, metastore: _Metastore) -> Cat
                     found += [(database, name) for name in asked if name in iceberg]
                 return found
 
-        def load_table(self, identifier: str | Identifier) -> Table:
-            with _as_pyiceberg(request.address):
-                return super().load_table(identifier)
-
         def _get_hive_table(self, open_client: Client, database_name: str, table_name: str) -> HiveTable:
-            found = _table(open_client, database_name, table_name)
+            found = _answered(
+                lambda: open_client.get_table_req(GetTableRequest(dbName=database_name, tblName=table_name)).table,
+                lambda: open_client.get_table(database_name, table_name),
+            )
             if found.tableName != table_name:  # a connector with this name would find no table in the list
                 raise NotFound(
                     f"source {request.address!r} has no table {table_name!r}, but {found.tableName!r}: Hive stores names in lower case",
@@ -137,13 +132,6 @@ def _catalog(request: SourceRequest, files: Files, metastore: _Metastore) -> Cat
             return read_table(files, self, name, metadata)
 
     return Guarded(request.name)
-
-
-def _table(client: Client, database: str, name: str) -> HiveTable:
-    return _answered(
-        lambda: client.get_table_req(GetTableRequest(dbName=database, tblName=name)).table,
-        lambda: client.get_table(database, name),
-    )
 
 
 def _tables(client: Client, database: str, names: list[str]) -> list[HiveTable]:

@@ -71,7 +71,7 @@ class UnitySource(Source):
             for catalog in catalogs
             for each in self._listed("schemas", catalog_name=catalog)
         ]
-        return sorted([*((each,) for each in catalogs), *schemas])
+        return sorted([*((catalog,) for catalog in catalogs), *schemas])
 
     def tables(self, namespace: Namespace) -> list[str]:
         if len(namespace) == 1:
@@ -137,7 +137,7 @@ class UnitySource(Source):
             more = {"page_token": token} if token else {}
             page = self._asked("GET", f"/{kind}", what=what, params={**parameters, **more})
             entries = page.get(kind) or []
-            if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
+            if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
                 raise self._unintelligible()
             yield from entries
             token = str(page.get("next_page_token") or "")

@@ -61,8 +61,8 @@ def snapshots(
 
 
 def _by_version(listed: list[Found], form: re.Pattern[str]) -> dict[int, Found]:
-    matched = [(form.fullmatch(each.location.name), each) for each in listed]
-    return {int(found[1]): each for found, each in matched if found}
+    matched = [(form.fullmatch(file.location.name), file) for file in listed]
+    return {int(match[1]): file for match, file in matched if match}
 
 
 def _content(files: Files, commit: Found | None) -> bytes:
@@ -83,22 +83,20 @@ def _info(commit: bytes) -> dict[str, Any]:
 
 def _snapshot(version: int, commit: bytes, file: Found, first: int) -> Snapshot:
     info = _info(commit)
+    # If the log has no time, or none that exists, it is that of the file, in milliseconds like all times of Delta.
+    created_at = datetime.fromtimestamp(file.modified_us // 1000 / 1000, UTC)
+    millis = info.get("inCommitTimestamp", info.get("timestamp"))
+    if isinstance(millis, int):
+        with suppress(OverflowError, ValueError, OSError):
+            created_at = datetime.fromtimestamp(millis / 1000, UTC)
     return Snapshot(
         id=version,
-        created_at=_moment(info.get("inCommitTimestamp", info.get("timestamp")), file),
+        created_at=created_at,
         parent_id=version - 1 if version > first else None,
         sequence_number=version,
         summary={"operation": str(info.get("operation", ""))},
         digest=hashlib.blake2b(commit, digest_size=16).hexdigest() if commit else "",
     )
-
-
-def _moment(millis: object, file: Found) -> datetime:
-    """The time of a commit; if its log has none, or none that exists, the time of its file."""
-    if isinstance(millis, int):
-        with suppress(OverflowError, ValueError, OSError):
-            return datetime.fromtimestamp(millis / 1000, UTC)
-    return datetime.fromtimestamp(file.modified_us // 1000 / 1000, UTC)  # in milliseconds, like all times of Delta
 
 
 @dataclass(frozen=True)
@@ -123,11 +121,11 @@ class DeltaSchema:
         fields = list(_walk(list(arrow), (), (), _mapped_id))
         element_ids: dict[_Anchor, int] = {}
         if mode == "none":
-            numbers = {each.logical: path_id(each.logical) for each in fields}
+            numbers = {field.logical: path_id(field.logical) for field in fields}
         else:
             numbers, element_ids = _mapped_ids(fields, _nested_ids(json_text))
         table = TableSchema.of(with_ids(arrow, numbers.get))
-        places = {each.logical: each.physical for each in fields}
+        places = {field.logical: field.physical for field in fields}
         columns = [table.arrow.field(name) for name in partitioned_by]
         spec = [
             PartitionField(first_id + place, column.name, field_id(column) or 0) for place, column in enumerate(columns)
@@ -155,7 +153,8 @@ class DeltaSchema:
         # Most writers give ids to the fields of structs only.
         fields = _walk(list(schema), (), (), field_id)
         numbers = {
-            each.logical: each.anchor[0] if each.is_anchor else self.element_ids.get(each.anchor) for each in fields
+            field.logical: field.anchor[0] if field.is_anchor else self.element_ids.get(field.anchor)
+            for field in fields
         }
         return with_ids(schema, numbers.get)
 
@@ -196,15 +195,15 @@ def _mapped_ids(fields: Sequence[_Walked], nested: Mapping[_Anchor, int]) -> tup
     numbers = {each.logical: each.anchor[0] or 0 for each in fields if each.is_anchor}
     taken = {*numbers.values(), *nested.values()}
     element_ids: dict[_Anchor, int] = {}
-    for each in fields:
-        if each.is_anchor:
+    for field in fields:
+        if field.is_anchor:
             continue
-        number = nested.get(each.anchor)
+        number = nested.get(field.anchor)
         if number is None:
-            attempts = (path_id((str(each.anchor[0]), *each.anchor[1], *["+"] * attempt)) for attempt in count())
+            attempts = (path_id((str(field.anchor[0]), *field.anchor[1], *["+"] * attempt)) for attempt in count())
             number = next(attempt for attempt in attempts if attempt not in taken)
             taken.add(number)
-        numbers[each.logical] = element_ids[each.anchor] = number
+        numbers[field.logical] = element_ids[field.anchor] = number
     return numbers, element_ids
 
 
@@ -323,7 +322,7 @@ def _check(files: Files, base: Location, path: str) -> None:
 
 
 def _matching(files: Files, folder: Location, form: re.Pattern[str]) -> list[Found]:
-    return [each for each in files.children(folder)[1] if form.fullmatch(each.location.name)]
+    return [file for file in files.children(folder)[1] if form.fullmatch(file.location.name)]
 
 
 def _actions(files: Files, file: Found, kind: str) -> Iterator[dict[str, Any]]:

@@ -17,20 +17,20 @@ from skiway.airport.conversion import plain_field
 from skiway.errors import NotFound, PreconditionFailed, Unsupported
 from skiway.formats.delta import log
 from skiway.formats.delta.log import DeltaSchema, check_log, check_vectors
-from skiway.formats.delta.upkeep import DeltaUpkeep
+from skiway.formats.delta.upkeep import RewritableTable
 from skiway.formats.files import Files, Found, first_lines, unreadable
-from skiway.formats.opening import FolderSource, SourceRequest
+from skiway.formats.opening import FolderLayout, SourceRequest, open_folders
 from skiway.formats.readers.scanning import DataFile, IdAssigner
 from skiway.formats.schemas import TableSchema, leaves
 from skiway.formats.source import (
-    FILE_COLUMNS,
-    Content,
     Format,
     PartitionSpec,
     Snapshot,
     Source,
     TableHandle,
     TableName,
+    file_rows,
+    partition_struct,
 )
 from skiway.formats.statistics import bound_type, column_stats, constant_stats, stats_struct
 from skiway.foundation.cache import Cache
@@ -58,7 +58,7 @@ _TRUNCATED_US: Final = 999  # timestamps in statistics are truncated to millisec
 _EXACT_DIGITS: Final = 15  # numbers in statistics are JSON, which some programs handle as doubles
 
 
-class DeltaTable(TableHandle, DeltaUpkeep):
+class DeltaTable(TableHandle, RewritableTable):
     """A Delta table. Its snapshots are its versions."""
 
     def __init__(self, name: TableName, place: Location, files: Files) -> None:
@@ -86,7 +86,7 @@ class DeltaTable(TableHandle, DeltaUpkeep):
         return log.snapshots(self._files, self._place, upto=self._newest, since=self._newest)[-1]
 
     def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
-        seen = {each.id for each in known}
+        seen = {snapshot.id for snapshot in known}
         return log.snapshots(self._files, self._place, upto=self._newest, without=seen)
 
     def schema_at(self, snapshot: Snapshot) -> TableSchema:
@@ -116,25 +116,16 @@ class DeltaTable(TableHandle, DeltaUpkeep):
         actions = actions.set_column(actions.schema.get_field_index("path"), "path", pa.array(places)).sort_by("path")
         deleted = self._deleted(version)
         deleted_rows = [len(deleted.get(path, ())) for path in actions["path"].to_pylist()]
-        count = actions.num_rows
-        rows = actions["num_records"].combine_chunks()
-        columns: dict[str, Any] = {
-            "ordinal": range(count),
-            "path": actions["path"],
-            "format": ["parquet"] * count,
-            "content": [Content.DATA] * count,
-            "row_count": rows,
-            "size_bytes": actions["size_bytes"],
-            "etag": [None] * count,
-            "spec_id": [0] * count,
-            "sequence_number": [None] * count,
-            "equality_ids": [[]] * count,
-            "deletes": [[]] * count,
-            "deleted_rows": deleted_rows,
-        }
-        typed = {name: _typed(values, FILE_COLUMNS.field(name).type) for name, values in columns.items()}
         partition = _partition(actions, schema)
-        return pa.table({**typed, "partition": partition, "stats": _stats(actions, schema, partition, deleted_rows)})
+        return file_rows(
+            actions.num_rows,
+            path=actions["path"],
+            row_count=actions["num_records"],
+            size_bytes=actions["size_bytes"],
+            deleted_rows=deleted_rows,
+            partition=partition,
+            stats=_stats(actions, schema, partition, deleted_rows),
+        )
 
     def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:
         return self._schema(snapshot.id).with_ids
@@ -223,8 +214,10 @@ class DeltaTable(TableHandle, DeltaUpkeep):
                 table=str(self.name),
             ) from error
         except exceptions.DeltaError as error:
-            if (reason := _unsupported_by_delta_rs(error)) is not None:
-                raise Unsupported(f"{table} {reason}", key="table.feature", table=str(self.name)) from error
+            for pattern, reason in _DELTA_RS_REASONS.items():
+                if found := re.search(pattern, str(error)):
+                    message = f"{table} {reason.format(found[1])}"
+                    raise Unsupported(message, key="table.feature", table=str(self.name)) from error
             if version is not None:
                 raise NotFound(
                     f"{table} has no version {version}; it may have expired, list its snapshots",
@@ -250,14 +243,6 @@ _DELTA_RS_REASONS: Final = {
     r"Column mapping is enabled but (.+)": "has invalid column mapping: {}; let its engine set delta.columnMapping.mode again",
 }
 """What delta-rs says about a valid log that it cannot read, and what we say."""
-
-
-def _unsupported_by_delta_rs(error: Exception) -> str | None:
-    """The reason and the remedy if delta-rs understands the log, but cannot read the table; None for other errors."""
-    for pattern, reason in _DELTA_RS_REASONS.items():
-        if found := re.search(pattern, str(error)):
-            return reason.format(found[1])
-    return None
 
 
 def _url(place: Location) -> str:
@@ -297,13 +282,10 @@ def _required_features(table: deltalake.DeltaTable) -> set[str]:
 
 def _partition(actions: pa.Table, schema: DeltaSchema) -> pa.Array:
     """The partition values, with the types of their columns."""
-    count = actions.num_rows
-    if not schema.spec.fields:
-        return pa.nulls(count, pa.struct([]))
-    found = actions["partition"].combine_chunks()
+    values: Any = actions["partition"].combine_chunks() if schema.spec.fields else None
     types = {field.name: field.type for field in schema.table.arrow}
-    arrays = {str(field.id): found.field(field.name).cast(types[field.name]) for field in schema.spec.fields}
-    return pa.StructArray.from_arrays(list(arrays.values()), names=list(arrays))
+    columns = {field.id: values.field(field.name).cast(types[field.name]) for field in schema.spec.fields}
+    return partition_struct(columns, actions.num_rows)
 
 
 def _stats(actions: pa.Table, schema: DeltaSchema, partition: pa.Array, deleted_rows: Sequence[int]) -> pa.Array:
@@ -349,12 +331,6 @@ def _is_exact(of: pa.DataType) -> bool:
     return not (pa.types.is_string(of) or pa.types.is_timestamp(of))
 
 
-def _typed(values: Any, of: pa.DataType) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    return values.cast(of) if isinstance(values, pa.Array) else pa.array(values, of)
-
-
 def open_delta(request: SourceRequest) -> Source:
     """Open the table at `request.uri`, or the tables below it."""
     kind = request.options.get("delta.source", "filesystem")
@@ -363,25 +339,14 @@ def open_delta(request: SourceRequest) -> Source:
             f"delta.source {kind!r} is not supported; use 'filesystem' and the folder of the tables",
             key="source.kind",
         )
-    files = request.files()
-    if not any(files.children(request.root)):
-        raise NotFound(
-            f"there is nothing at {str(request.root)!r}; check the address of the source", key="source.not_found"
-        )
-    return FolderSource(files, request.root, _DeltaFolders(files), as_table=request.as_table)
+    return open_folders(request, _DeltaFolders(request.files()))
 
 
-class _DeltaFolders:
+class _DeltaFolders(FolderLayout):
     """A folder with a log is a table."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
 
     def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:  # noqa: ARG002
         return folder / "_delta_log" in folders
 
-    def is_table_file(self, file: Found) -> bool:  # noqa: ARG002
-        return False
-
     def open(self, name: TableName, place: Location) -> TableHandle:
-        return DeltaTable(name, place, self._files)
+        return DeltaTable(name, place, self.files)

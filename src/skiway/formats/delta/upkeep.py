@@ -7,7 +7,7 @@ feature that delta-rs does not keep: it would read files without their deletion 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import Conflict, PermissionDenied, SkiwayError, Unavailable, Unsupported
 from skiway.formats.files import Files, first_lines
-from skiway.formats.source import Packed, RewritableTable, SizedFile, TableName
+from skiway.formats.source import Packed, SizedFile, TableName
 from skiway.security.source_access import Location
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ _BY_PROPERTY: Final = {
 _TARGET_BYTES: Final = 100 << 20
 
 
-class DeltaUpkeep(RewritableTable):
-    """The part of a Delta table that changes it."""
+class RewritableTable(ABC):
+    """A Delta table whose files can be packed, and whose unused files can be removed."""
 
     name: TableName
     _place: Location
@@ -46,6 +46,7 @@ class DeltaUpkeep(RewritableTable):
     def _load(self, version: int | None) -> deltalake.DeltaTable: ...
 
     def check_rewritable(self) -> None:
+        """Raise `PermissionDenied` if the operator does not allow it, and `Unsupported` if the table needs what cannot be kept."""
         self._files.reach.access.check_writable(self._place)
         linked = [str(each) for each in self._files.links(self._place) if each != self._place]
         if linked:
@@ -64,6 +65,7 @@ class DeltaUpkeep(RewritableTable):
             )
 
     def packable(self, target_bytes: int) -> list[SizedFile]:
+        """The files that `pack` would rewrite: small ones of partitions that have several."""
         import pyarrow as pa
 
         actions = pa.table(self._load(None).get_add_actions(flatten=False))
@@ -80,6 +82,7 @@ class DeltaUpkeep(RewritableTable):
         return [SizedFile(str(self._place / path), size) for part, path, size in small if per_part[part] > 1]
 
     def pack(self, *, target_bytes: int = 0, z_order: Sequence[str] = ()) -> Packed:
+        """Pack small files, or rewrite all in a z-order. Raise `Conflict` if other writers were faster."""
         self.check_rewritable()
         optimizer, target = self._load(None).optimize, target_bytes or None
         with self._changing():
@@ -90,6 +93,10 @@ class DeltaUpkeep(RewritableTable):
     def remove_unused(
         self, *, older_than: timedelta | None, keep: Collection[int], dry_run: bool = True
     ) -> list[SizedFile]:
+        """Delete files that neither the current snapshot nor those in `keep` use, and that were not used or written since an age.
+
+        Without an age, it is that of the table. In a dry run, they are only listed.
+        """
         self.check_rewritable()
         table = self._load(None)
         hours = None if older_than is None else math.ceil(older_than.total_seconds() / 3600)

@@ -1,4 +1,4 @@
 """Folders of files as tables, without a log: Parquet, CSV and JSON.
 
-`schemas` merges the schemas of the files of a folder.
+`listings` has what they share: snapshots that are listings of files, and the merged schemas of these files.
 """

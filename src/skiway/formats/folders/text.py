@@ -1,6 +1,6 @@
 """Folders of CSV files, or of files with one JSON object per line, as tables.
 
-Such a table has no log: a snapshot is a listing of the files, as for Parquet files. Text has no types, so they come from the
+Text has no types, so they come from the
 option `columns`, such as `id long, price decimal(9,2), day date`, with the names of Iceberg's types. The columns of CSV that it
 does not name are strings. Those of JSON have the types that the values have: numbers are `long` or `double`, and dates and
 times remain strings.
@@ -10,22 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import cached_property
-from hashlib import sha256
 from io import BufferedReader
 from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport.filters import Filter
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 from skiway.formats.files import Files, Found, decoding
-from skiway.formats.folders.schemas import merged_schema
-from skiway.formats.opening import FolderSource, SourceRequest, is_hidden
+from skiway.formats.folders.listings import ListedTable, listing, merged_schema
+from skiway.formats.iceberg import lib
+from skiway.formats.opening import FolderLayout, SourceRequest, is_hidden, open_folders
 from skiway.formats.readers.scanning import DataFile, FileRows, IdAssigner, Scan
 from skiway.formats.schemas import TableSchema, list_items, with_ids
-from skiway.formats.source import FILE_COLUMNS, Content, Format, PartitionSpec, Snapshot, Source, TableHandle, TableName
+from skiway.formats.source import (
+    Format,
+    PartitionSpec,
+    Snapshot,
+    Source,
+    TableHandle,
+    TableName,
+    file_rows,
+    file_values,
+)
 from skiway.security.source_access import Location
 
 _SUFFIXES: Final = {
@@ -35,32 +42,18 @@ _SUFFIXES: Final = {
 _BLOCK_BYTES: Final = 4 << 20  # a row must fit into it
 
 
-def open_csv_files(request: SourceRequest) -> Source:
-    """Open the folders of CSV files below `request.uri`. The option `csv.delimiter` is a comma by default."""
-    return _opened(request, Format.CSV)
-
-
-def open_json_files(request: SourceRequest) -> Source:
-    """Open the folders of JSON files below `request.uri`."""
-    return _opened(request, Format.JSON)
-
-
-def _opened(request: SourceRequest, of: Format) -> Source:
-    files, root = request.files(), request.root
-    if not any(files.children(root)):
-        raise NotFound(f"there is nothing at {str(root)!r}; check the address of the source", key="source.not_found")
+def open_text(request: SourceRequest) -> Source:
+    """Open the folders of CSV or JSON files below `request.uri`. The option `csv.delimiter` is a comma by default."""
     delimiter = request.options.get("csv.delimiter", ",")
     if len(delimiter) != 1:
         raise InvalidArgument(f"csv.delimiter is {delimiter!r}, but must be one character", key="source.option")
-    layout = _TextFolders(files, root, of, declared_columns(request.options.get("columns", "")), delimiter)
-    return FolderSource(files, root, layout, as_table=request.as_table)
+    declared = declared_columns(request.options.get("columns", ""))
+    return open_folders(request, _TextFolders(request.files(), request.root, Format(request.kind), declared, delimiter))
 
 
 def declared_columns(text: str) -> dict[str, pa.DataType]:
     """The types in a list of columns such as `id long, price decimal(9,2)`."""
     from pydantic import ValidationError
-    from pyiceberg.schema import Schema
-    from pyiceberg.types import NestedField
 
     from skiway.formats.iceberg.types import arrow_columns
 
@@ -68,8 +61,10 @@ def declared_columns(text: str) -> dict[str, pa.DataType]:
     for item in list_items(text):
         name, _, of = item.strip().partition(" ")
         try:
-            field = NestedField(field_id=1, name=name.strip('"'), field_type=of.strip().lower().replace(" ", ""))
-            found[field.name] = arrow_columns(Schema(field)).field(0).type
+            field = lib.types.NestedField(
+                field_id=1, name=name.strip('"'), field_type=of.strip().lower().replace(" ", "")
+            )
+            found[field.name] = arrow_columns(lib.schema.Schema(field)).field(0).type
         except (ValidationError, ValueError, TypeError):
             raise InvalidArgument(
                 f"column {item.strip()!r} has no type that is known; write a name and a type of Iceberg, such as id long or "
@@ -79,13 +74,14 @@ def declared_columns(text: str) -> dict[str, pa.DataType]:
     return found
 
 
-class _TextFolders:
+class _TextFolders(FolderLayout):
     """A folder with text files is a table, including everything below it. In the root folder, each file is a table."""
 
     def __init__(
         self, files: Files, root: Location, of: Format, declared: Mapping[str, pa.DataType], delimiter: str
     ) -> None:
-        self._files, self._root, self._format = files, root, of
+        super().__init__(files)
+        self._root, self._format = root, of
         self._declared, self._delimiter = declared, delimiter
 
     def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:  # noqa: ARG002
@@ -96,15 +92,12 @@ class _TextFolders:
         return name.endswith(_SUFFIXES[self._format]) and not is_hidden(name)
 
     def open(self, name: TableName, place: Location) -> TableHandle:
-        listing = [self._files.find(str(place))] if place.name.endswith(_SUFFIXES[self._format]) else []
-        found = [each for each in listing if each is not None] or [
-            each for each in self._files.walk(place) if self.is_table_file(each)
-        ]
-        return TextTable(name, place, self._files, self._format, found, self._declared, self._delimiter)
+        listed = listing(self.files, place, _SUFFIXES[self._format], self.is_table_file)
+        return TextTable(name, place, self.files, self._format, listed, self._declared, self._delimiter)
 
 
-class TextTable(TableHandle):
-    """The files of one listing, made when the table is loaded."""
+class TextTable(ListedTable):
+    """The text files of one listing."""
 
     partition_specs = (PartitionSpec(0),)
     properties: Mapping[str, str] = {}
@@ -131,49 +124,13 @@ class TextTable(TableHandle):
         return TableSchema.of(self.columns_of(self._file_table))
 
     def columns_of(self, files: pa.Table) -> pa.Schema:
-        found = [(path, self._columns(path, etag)) for path, etag in _places(files)]
+        found = [(path, self._columns(path, etag)) for path, etag in file_values(files, "path", "etag")]
         return with_ids(merged_schema(found))
 
-    def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:
-        same = [each for each in known if each.digest == self._digest]
-        if same:
-            return same[-1]
-        newest_us = max(each.modified_us for each in self._listing)
-        number = max((each.id for each in known), default=0) + 1
-        return Snapshot(number, datetime.fromtimestamp(newest_us / 1_000_000, UTC), digest=self._digest)
-
-    def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
-        found = self.current(known)
-        return [] if found is None or found in known else [found]
-
-    def schema_at(self, snapshot: Snapshot) -> TableSchema:
-        self._check(snapshot)
-        return self.schema
-
-    def files(self, snapshot: Snapshot) -> pa.Table:
-        self._check(snapshot)
-        return self._file_table
-
-    def read(
-        self,
-        snapshot: Snapshot,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: Filter | None = None,  # noqa: A002
-        files: pa.Table | None = None,
-        schema: pa.Schema | None = None,
-        positions: bool = False,
-        batch_rows: int = 65536,
-        first_batch_rows: int | None = None,  # noqa: ARG002 - rows are parsed in blocks of bytes
-        share: tuple[int, int] | None = None,
-    ) -> pa.RecordBatchReader:
-        if filter is not None or share is not None:
+    def _read(self, scan: Scan, snapshot: Snapshot, files: pa.Table | None) -> pa.RecordBatchReader:
+        if scan.filter is not None or scan.share is not None:
             raise Unsupported("text files are only read as a whole", key="table.feature")
-        target = self.schema_at(snapshot).arrow if schema is None else schema
-        names = target.names if columns is None else list(columns)
-        self._check_columns(target, names)
-        scan = Scan(self._files, target, names, self._id_assigner(snapshot), positions=positions, batch_rows=batch_rows)
-        chosen = self._file_table if files is None else files
+        chosen = self.files(snapshot) if files is None else files
         rows = (batch for file in self._data_files(snapshot, chosen) for batch in self._rows(scan, file))
         return pa.RecordBatchReader.from_batches(scan.output_schema, (batch for batch in rows if batch.num_rows))
 
@@ -204,7 +161,7 @@ class TextTable(TableHandle):
                 return declared
             found = json.read_json(opened, _blocks(json), json.ParseOptions(explicit_schema=declared)).schema
         columns = (each.with_type(_json_type(each.type)) for each in found if each.name not in self._declared)
-        return pa.schema([*declared, *(each for each in columns if each.type != pa.null())])
+        return pa.schema([*declared, *(column for column in columns if column.type != pa.null())])
 
     def _reader(self, opened: BufferedReader, schema: pa.Schema) -> Any:
         """Read an open file in batches: of CSV all columns, of JSON those of `schema`. None if the file is empty."""
@@ -234,41 +191,24 @@ class TextTable(TableHandle):
             yield BufferedReader(plain, _BLOCK_BYTES)
 
     @cached_property
-    def _digest(self) -> str:
-        listed = "\n".join(f"{each.location}\t{each.size}\t{each.etag}" for each in self._listing)
-        return sha256(listed.encode()).hexdigest()
-
-    @cached_property
     def _file_table(self) -> pa.Table:
         count = len(self._listing)
-        columns: dict[str, Any] = {
-            "ordinal": range(count),
-            "path": [str(each.location) for each in self._listing],
-            "format": [str(self.format)] * count,
-            "content": [Content.DATA] * count,
-            "size_bytes": [each.size for each in self._listing],
-            "etag": [each.etag for each in self._listing],
-            "spec_id": [0] * count,
-            "deletes": [[]] * count,
-        }
-        return pa.table(
-            {field.name: pa.array(columns.get(field.name, [None] * count), field.type) for field in FILE_COLUMNS}
+        return file_rows(
+            count,
+            path=[str(file.location) for file in self._listing],
+            format=[str(self.format)] * count,
+            size_bytes=[file.size for file in self._listing],
+            etag=[file.etag for file in self._listing],
+            equality_ids=[None] * count,
+            deleted_rows=[None] * count,
         )
-
-    def _check(self, snapshot: Snapshot) -> None:
-        if snapshot.digest != self._digest:
-            raise self._no_snapshot(snapshot)
 
     def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:  # noqa: ARG002
         return lambda schema, _: with_ids(schema)
 
     def _data_files(self, snapshot: Snapshot, files: pa.Table) -> Iterator[DataFile]:  # noqa: ARG002
-        for ordinal, (path, etag) in zip(files["ordinal"].to_pylist(), _places(files), strict=True):
+        for ordinal, path, etag in file_values(files, "ordinal", "path", "etag"):
             yield DataFile(path, ordinal, etag=etag, format=str(self.format))
-
-
-def _places(files: pa.Table) -> Iterator[tuple[str, str]]:
-    return zip(files["path"].to_pylist(), files["etag"].to_pylist(), strict=True)
 
 
 def _blocks(module: Any) -> Any:

@@ -73,13 +73,9 @@ def puffin_file(blobs: Iterable[Blob]) -> Puffin:
             }
         )
         data += blob.data
-    footer = _footer(described)
+    payload = json.dumps({"blobs": described, "properties": {"created-by": f"Skiway {__version__}"}}).encode()
+    footer = b"".join((_PUFFIN_MAGIC, payload, struct.pack("<i", len(payload)), _NO_FLAGS, _PUFFIN_MAGIC))
     return Puffin(bytes(data + footer), len(footer), described)
-
-
-def _footer(blobs: list[dict[str, Any]]) -> bytes:
-    payload = json.dumps({"blobs": blobs, "properties": {"created-by": f"Skiway {__version__}"}}).encode()
-    return b"".join((_PUFFIN_MAGIC, payload, struct.pack("<i", len(payload)), _NO_FLAGS, _PUFFIN_MAGIC))
 
 
 _VECTOR_MAGIC: Final = bytes.fromhex("d1d33964")

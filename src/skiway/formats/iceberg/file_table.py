@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from skiway.errors import Unsupported
 from skiway.formats.files import decoding
+from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.deletes import FILE_PATH_ID, PLACES, with_deletes
-from skiway.formats.iceberg.metadata_files import ReadingIO
 from skiway.formats.iceberg.types import bounds, partition_type
 from skiway.formats.schemas import leaves
-from skiway.formats.source import FILE_COLUMNS, Content
+from skiway.formats.source import FILE_COLUMNS, Content, file_rows, partition_struct
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
 from skiway.foundation.memory_budget import arrow_bytes
 from skiway.telemetry.context import require_active
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestEntry, ManifestFile
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
+
+    from skiway.formats.iceberg.metadata_files import ReadingIO
 
 _CONTENTS: Final = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES)
 
@@ -37,9 +39,7 @@ def partition_types(metadata: TableMetadata) -> dict[int, pa.DataType]:
 
 def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, io: ReadingIO, table: str) -> pa.Table:
     """Read the file table of `snapshot`, with the statistics of the columns of `schema` and the columns `PLACES`."""
-    from skiway.formats.iceberg.manifest_files import manifests
-
-    listed = manifests(snapshot, io)
+    listed = lib.manifest_files.manifests(snapshot, io)
     columns = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
     parts = []
     for manifest in listed:
@@ -60,10 +60,8 @@ def _cached_manifest(
     io: ReadingIO,
     table: str,
 ) -> pa.Table:
-    from skiway.formats.iceberg.manifest_files import first_row_id
-
     # Rows get their ids when the manifest is first listed in version 3, so it may be listed without and with them.
-    key = (manifest.manifest_path, first_row_id(manifest), columns, len(metadata.partition_specs))
+    key = (manifest.manifest_path, lib.manifest_files.first_row_id(manifest), columns, len(metadata.partition_specs))
 
     def load() -> pa.Table:
         with decoding(io.files, manifest.manifest_path):
@@ -75,11 +73,9 @@ def _cached_manifest(
 def _manifest(
     metadata: TableMetadata, manifest: ManifestFile, schema: pa.Schema, io: ReadingIO, table: str
 ) -> pa.Table:
-    from skiway.formats.iceberg.manifest_files import entries
-
     if manifest.key_metadata:
         raise _encrypted(table, manifest.manifest_path)
-    found = entries(manifest, io)
+    found = lib.manifest_files.entries(manifest, io)
     for entry in found:
         if entry.data_file.key_metadata:
             raise _encrypted(table, entry.data_file.file_path)
@@ -97,46 +93,31 @@ def _encrypted(table: str, file: str) -> Unsupported:
 
 def _rows(entries: Sequence[ManifestEntry], spec_id: int, metadata: TableMetadata, schema: pa.Schema) -> pa.Table:
     files: list[Any] = [entry.data_file for entry in entries]
-    count = len(files)
-    contents = [_CONTENTS[int(file.content)] for file in files]
-    plain = {
-        "ordinal": [0] * count,
-        "path": [file.file_path for file in files],
-        "format": [file.file_format.value.lower() for file in files],
-        "content": contents,
-        "row_count": [file.record_count for file in files],
-        "size_bytes": [file.file_size_in_bytes for file in files],
-        "etag": [None] * count,
-        "spec_id": [spec_id] * count,
-        "sequence_number": [entry.sequence_number or 0 for entry in entries],  # version 1 has none
-        "equality_ids": [list(file.equality_ids or ()) for file in files],
-        "deletes": [[]] * count,
-        "deleted_rows": [0] * count,
-    }
-    columns = {name: pa.array(values, FILE_COLUMNS.field(name).type) for name, values in plain.items()}
-    return pa.table(
-        {
-            **columns,
-            "partition": _partition(files, spec_id, metadata),
-            "stats": _stats(files, schema),
-            **_places(files),
-        }
+    return file_rows(
+        len(files),
+        path=[file.file_path for file in files],
+        format=[file.file_format.value.lower() for file in files],
+        content=[_CONTENTS[int(file.content)] for file in files],
+        row_count=[file.record_count for file in files],
+        size_bytes=[file.file_size_in_bytes for file in files],
+        spec_id=[spec_id] * len(files),
+        sequence_number=[entry.sequence_number or 0 for entry in entries],  # version 1 has none
+        equality_ids=[list(file.equality_ids or ()) for file in files],
+        partition=_partition(files, spec_id, metadata),
+        stats=_stats(files, schema),
+        **_places(files),
     )
 
 
 def _partition(files: Sequence[Any], spec_id: int, metadata: TableMetadata) -> pa.Array:
     types = partition_types(metadata)
-    if not types:
-        return pa.nulls(len(files), pa.struct([]))
-    spec = next(spec for spec in metadata.partition_specs if spec.spec_id == spec_id)
+    spec = metadata.specs()[spec_id] if files and types else metadata.spec()
     places = {field.field_id: place for place, field in enumerate(spec.fields)}
-    arrays = [
-        pa.array([file.partition[places[number]] for file in files], of)
-        if number in places
-        else pa.nulls(len(files), of)
+    columns = {
+        number: pa.array([file.partition[places[number]] if number in places else None for file in files], of)
         for number, of in types.items()
-    ]
-    return pa.StructArray.from_arrays(arrays, names=[str(number) for number in types])
+    }
+    return partition_struct(columns, len(files))
 
 
 def _stats(files: Sequence[Any], schema: pa.Schema) -> pa.Array:
@@ -161,11 +142,7 @@ def _stats(files: Sequence[Any], schema: pa.Schema) -> pa.Array:
 
 def _places(files: Sequence[Any]) -> Mapping[str, pa.Array]:
     """The columns `PLACES`: which data file, and which part of a file, a delete file refers to, and the first row id."""
-    from pyiceberg.manifest import DATA_FILE_TYPE
-
-    from skiway.formats.iceberg.manifest_files import first_row_id
-
-    names = [field.name for field in DATA_FILE_TYPE[3].fields]
+    names = [field.name for field in lib.manifest.DATA_FILE_TYPE[3].fields]
     referenced, offset, size = (
         names.index(name) for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
     )
@@ -175,6 +152,6 @@ def _places(files: Sequence[Any]) -> Mapping[str, pa.Array]:
         "path_to": [(file.upper_bounds or {}).get(FILE_PATH_ID) for file in files],
         "blob_offset": [file[offset] for file in files],
         "blob_size": [file[size] for file in files],
-        "first_row_id": [first_row_id(file) for file in files],
+        "first_row_id": [lib.manifest_files.first_row_id(file) for file in files],
     }
     return {name: pa.array(values, PLACES.field(name).type) for name, values in columns.items()}

@@ -81,13 +81,6 @@ def manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFile]:
         return found
 
 
-def _live_entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
-    """Read the entries of a manifest that are not deleted, without the fields that they inherit from it."""
-    with decoding(io.files, manifest.manifest_path):
-        found = _rows(io.new_input(manifest.manifest_path), _entry_reader, at_least=manifest.manifest_length or 0)
-        return [entry for entry in found if entry.status != ManifestEntryStatus.DELETED]
-
-
 def has_live_files(manifest: ManifestFile) -> bool:
     """Does the manifest list any file that is not deleted?"""
     return manifest.has_added_files() or manifest.has_existing_files()
@@ -122,7 +115,9 @@ def set_partition(delete: DataFile, of: DataFile) -> None:
 
 def entries(manifest: ManifestFile, io: ReadingIO) -> list[ManifestEntry]:
     """Read the entries of a manifest that are not deleted, with the fields that they inherit from it."""
-    found = _live_entries(manifest, io)
+    with decoding(io.files, manifest.manifest_path):
+        rows = _rows(io.new_input(manifest.manifest_path), _entry_reader, at_least=manifest.manifest_length or 0)
+        found: list[ManifestEntry] = [entry for entry in rows if entry.status != ManifestEntryStatus.DELETED]
     next_row = first_row_id(manifest)
     for entry in found:
         entry.data_file.spec_id = manifest.partition_spec_id
@@ -268,7 +263,14 @@ def write_manifest(
     writer.format, writer.holds = metadata.format_version, content
     with writer:
         for file in added:
-            writer.add_entry(_added(file, snapshot_id))
+            new = ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=snapshot_id,
+                sequence_number=None,
+                file_sequence_number=None,
+                data_file=file,
+            )
+            writer.add_entry(new)
         for entry in existing:
             writer.existing(entry)
         for entry in deleted:
@@ -284,16 +286,6 @@ def schema_of(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
         if sources <= set(schema.field_ids):
             return schema
     return metadata.schema()
-
-
-def _added(file: DataFile, snapshot_id: int) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=ManifestEntryStatus.ADDED,
-        snapshot_id=snapshot_id,
-        sequence_number=None,
-        file_sequence_number=None,
-        data_file=file,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,14 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from skiway.errors import Conflict, InvalidArgument, SkiwayError
 from skiway.formats.files import decoding
+from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.types import check_defaults, with_fresh_ids
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.foundation.clock import utc_now
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
 
 # PyIceberg is partly untyped.
+
+MAIN: Final = "main"
+"""The branch whose head is the current snapshot."""
 
 _FORMATS: Final = ("1", "2", "3")
 _LAST_ADDED: Final = -1
@@ -59,29 +64,24 @@ _INCONSISTENCY_ERRORS: Final = (
 def validated(metadata: TableMetadata) -> TableMetadata:
     """Return `metadata` if all schemas, specs, orders and snapshots that it refers to exist; raise ValueError otherwise."""
     references: dict[str, tuple[set[int], Iterable[int | None]]] = {
-        "schema": ({each.schema_id for each in metadata.schemas}, _referenced_schemas(metadata)),
-        "partition spec": ({each.spec_id for each in metadata.partition_specs}, [metadata.default_spec_id]),
-        "sort order": ({each.order_id for each in metadata.sort_orders}, [metadata.default_sort_order_id]),
+        "schema": (
+            {schema.schema_id for schema in metadata.schemas},
+            [metadata.current_schema_id, *(each.schema_id for each in metadata.snapshots)],
+        ),
+        "partition spec": ({spec.spec_id for spec in metadata.partition_specs}, [metadata.default_spec_id]),
+        "sort order": ({order.order_id for order in metadata.sort_orders}, [metadata.default_sort_order_id]),
         "snapshot": ({each.snapshot_id for each in metadata.snapshots}, [metadata.current_snapshot_id]),
     }
     for what, (existing, referenced) in references.items():
         missing = next((each for each in referenced if each is not None and each not in existing), None)
         if missing is not None:
             raise ValueError(f"it refers to {what} {missing}, which does not exist")
-    for each in metadata.snapshots:
-        _check_numbers(each)
+    for snapshot in metadata.snapshots:
+        numbers = (snapshot.snapshot_id, snapshot.parent_snapshot_id or 0, snapshot.sequence_number or 0)
+        if any(number.bit_length() > 63 for number in numbers):
+            raise ValueError(f"its snapshot {snapshot.snapshot_id} has numbers beyond 64 bits")
+        datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
     return metadata
-
-
-def _check_numbers(snapshot: Snapshot) -> None:
-    numbers = (snapshot.snapshot_id, snapshot.parent_snapshot_id or 0, snapshot.sequence_number or 0)
-    if any(number.bit_length() > 63 for number in numbers):
-        raise ValueError(f"its snapshot {snapshot.snapshot_id} has numbers beyond 64 bits")
-    datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-
-
-def _referenced_schemas(metadata: TableMetadata) -> list[int | None]:
-    return [metadata.current_schema_id, *(each.schema_id for each in metadata.snapshots)]
 
 
 def with_assigned_ids(base: TableMetadata | None, updates: Sequence[TableUpdate]) -> tuple[TableUpdate, ...]:
@@ -90,58 +90,51 @@ def with_assigned_ids(base: TableMetadata | None, updates: Sequence[TableUpdate]
     return tuple(each for update in updates for each in assigner.assigned(update))
 
 
+_ADDITIONS: Final = {
+    "add-schema": ("schema_", "schema_id"),
+    "add-spec": ("spec", "spec_id"),
+    "add-sort-order": ("sort_order", "order_id"),
+}
+"""What an update adds, and where the id of that is."""
+_CHOICES: Final = {
+    "set-current-schema": ("schema_", "schema_id"),
+    "set-default-spec": ("spec", "spec_id"),
+    "set-default-sort-order": ("sort_order", "sort_order_id"),
+}
+"""What an update chooses, by the id in this field."""
+
+
 class _IdAssigner:
     def __init__(self, base: TableMetadata | None) -> None:
-        self._schemas: dict[int, Any] = {} if base is None else {each.schema_id: each for each in base.schemas}
-        self._specs: dict[int, Any] = {} if base is None else {each.spec_id: each for each in base.partition_specs}
-        self._orders: dict[int, Any] = {} if base is None else {each.order_id: each for each in base.sort_orders}
+        self._known: dict[str, dict[int, Any]] = {
+            "schema_": {} if base is None else {schema.schema_id: schema for schema in base.schemas},
+            "spec": {} if base is None else {spec.spec_id: spec for spec in base.partition_specs},
+            "sort_order": {} if base is None else {order.order_id: order for order in base.sort_orders},
+        }
         self._last: dict[str, int] = {}
 
     def assigned(self, update: Any) -> Iterator[Any]:
         """Replace `update` by one update, or none."""
-        match update.action:
-            case "add-schema":
-                yield from self._schema(update)
-            case "add-spec":
-                yield from self._spec(update)
-            case "add-sort-order":
-                yield from self._order(update)
-            case "set-current-schema" if update.schema_id == _LAST_ADDED and "schema" in self._last:
-                yield update.model_copy(update={"schema_id": self._last["schema"]})
-            case "set-default-spec" if update.spec_id == _LAST_ADDED and "spec" in self._last:
-                yield update.model_copy(update={"spec_id": self._last["spec"]})
-            case "set-default-sort-order" if update.sort_order_id == _LAST_ADDED and "order" in self._last:
-                yield update.model_copy(update={"sort_order_id": self._last["order"]})
-            case "upgrade-format-version" if update.format_version == 3:
-                return  # not supported by PyIceberg, so it has been done before
-            case _:
-                yield update
+        if update.action in _ADDITIONS:
+            yield from self._added(update, *_ADDITIONS[update.action])
+        elif update.action in _CHOICES:
+            kind, field = _CHOICES[update.action]
+            is_last = getattr(update, field) == _LAST_ADDED and kind in self._last
+            yield update.model_copy(update={field: self._last[kind]}) if is_last else update
+        elif update.action != "upgrade-format-version" or update.format_version != 3:
+            yield update  # PyIceberg cannot upgrade to version 3, so that has been done before
 
-    def _schema(self, update: Any) -> Iterator[Any]:
-        schema = update.schema_
-        same = (number for number, known in self._schemas.items() if known == schema)
-        number = self._last["schema"] = next(same, max(self._schemas, default=_LAST_ADDED) + 1)
-        if number not in self._schemas:
-            self._schemas[number] = schema.model_copy(update={"schema_id": number})
-            yield update.model_copy(update={"schema_": self._schemas[number]})
-
-    def _spec(self, update: Any) -> Iterator[Any]:
-        spec = update.spec
-        same = (number for number, known in self._specs.items() if known.fields == spec.fields)
-        number = self._last["spec"] = next(same, max(self._specs, default=_LAST_ADDED) + 1)
-        if number not in self._specs:
-            self._specs[number] = spec.model_copy(update={"spec_id": number})
-            yield update.model_copy(update={"spec": self._specs[number]})
-
-    def _order(self, update: Any) -> Iterator[Any]:
-        order = update.sort_order
-        same = (number for number, known in self._orders.items() if known.fields == order.fields)
-        # 0 is the id of the unsorted order.
-        unused = max([0, *self._orders]) + 1 if order.fields else 0
-        number = self._last["order"] = next(same, unused)
-        if number not in self._orders:
-            self._orders[number] = order.model_copy(update={"order_id": number})
-            yield update.model_copy(update={"sort_order": self._orders[number]})
+    def _added(self, update: Any, kind: str, field: str) -> Iterator[Any]:
+        added, known = getattr(update, kind), self._known[kind]
+        content: Callable[[Any], Any] = (lambda schema: schema) if kind == "schema_" else attrgetter("fields")
+        same = (number for number, other in known.items() if content(other) == content(added))
+        unused = max(known, default=_LAST_ADDED) + 1
+        if kind == "sort_order":  # 0 is the id of the unsorted order
+            unused = max(1, unused) if added.fields else 0
+        number = self._last[kind] = next(same, unused)
+        if number not in known:
+            known[number] = added.model_copy(update={field: number})
+            yield update.model_copy(update={kind: known[number]})
 
 
 def new_metadata(
@@ -151,16 +144,11 @@ def new_metadata(
     spec: PartitionSpec | None = None,
     order: SortOrder | None = None,
     properties: dict[str, str] | None = None,
-    table_uuid: uuid.UUID | None = None,
 ) -> TableMetadata:
     """Create the metadata of a table without snapshots; column ids are assigned anew.
 
     The property `format-version` is 1, 2, which is the default, or 3.
     """
-    from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-    from pyiceberg.table.metadata import new_table_metadata
-    from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-
     properties = dict(properties or {})
     version = properties.setdefault("format-version", "2")
     if version not in _FORMATS:
@@ -172,13 +160,12 @@ def new_metadata(
     with _translated("the table"):
         schema.check_format_version_compatibility(int(version))
         check_defaults(schema, format_version=int(version))
-        made = new_table_metadata(
+        made = lib.metadata.new_table_metadata(
             schema.model_copy(update={"fields": schema.fields[:1]}) if numbered else schema,
-            UNPARTITIONED_PARTITION_SPEC if spec is None else spec,
-            UNSORTED_SORT_ORDER if order is None else order,
+            lib.partitioning.UNPARTITIONED_PARTITION_SPEC if spec is None else spec,
+            lib.sorting.UNSORTED_SORT_ORDER if order is None else order,
             location,
             properties,
-            table_uuid,
         )
     if numbered:  # then the first column stands for all, because PyIceberg takes long to number them again
         made = made.model_copy(update={"schemas": [schema], "last_column_id": len(schema.fields)})
@@ -205,12 +192,10 @@ def updated(
 
     Raises Conflict with key `commit.failed` if a requirement does not hold, or a snapshot was made for an older state.
     """
-    from pyiceberg.exceptions import CommitFailedException
-
     for requirement in requirements:
         try:
             requirement.validate(base)
-        except CommitFailedException as error:
+        except lib.exceptions.CommitFailedException as error:
             raise commit_failed(str(error)) from error
     if base is not None:
         _check_current(base, updates)
@@ -225,19 +210,14 @@ def updated(
                 update.schema_.check_format_version_compatibility(version)
                 check_defaults(update.schema_, format_version=version)
         assigned = with_assigned_ids(base, updates)
-        made = _created(start, assigned) if base is None else _changed(base, start, assigned, location)
+        made = _changed(start if base is None else base, start, assigned, location)
+        if base is None:
+            made = lib.metadata.TableMetadataUtil.parse_obj(made.model_dump())
     # A replacement may start at a lower number, but the sequence number of a table never decreases.
     last = max(getattr(each, "last_sequence_number", None) or 0 for each in (base, made))
     if made.format_version > 1 and getattr(made, "last_sequence_number", None) != last:
         made = made.model_copy(update={"last_sequence_number": last})
     return made
-
-
-def _created(start: TableMetadata, updates: tuple[TableUpdate, ...]) -> TableMetadata:
-    from pyiceberg.table.metadata import TableMetadataUtil
-
-    made = _changed(start, start, updates, "")
-    return TableMetadataUtil.parse_obj(made.model_dump())
 
 
 def _changed(
@@ -250,22 +230,17 @@ def _changed(
     The copy takes longer than anything else in a commit to a table with a long history. It is not necessary, because
     neither PyIceberg nor this project ever changes metadata in place.
     """
-    from pyiceberg.table.update import (
-        _apply_table_update,
-        _TableMetadataUpdateContext,
-        _update_table_metadata_log,
-    )
     from pyiceberg.utils.datetime import datetime_to_millis
 
-    context, made = _TableMetadataUpdateContext(), start
+    context, made = lib.update._TableMetadataUpdateContext(), start
     for update in updates:
         if (effective := _effective(update, made)) is not None:
-            before, made = made, _apply_table_update(effective, made, context)
+            before, made = made, lib.update._apply_table_update(effective, made, context)
             if update.action == "remove-snapshots":
                 made = _without_removed(before, made)
     if context.has_changes() or start is not base or not is_ordered(base):
         if location:
-            made = _update_table_metadata_log(made, location, base.last_updated_ms)
+            made = lib.update._update_table_metadata_log(made, location, base.last_updated_ms)
         if made.last_updated_ms == base.last_updated_ms:
             made = made.model_copy(update={"last_updated_ms": datetime_to_millis(utc_now())})
         made = ordered(_without_intermediate(made, updates))
@@ -280,7 +255,7 @@ def _effective(update: Any, metadata: TableMetadata) -> Any:
     match update.action:
         case "add-snapshot" if update.snapshot.timestamp_ms < metadata.last_updated_ms:
             return _at_time(update, metadata.last_updated_ms)
-        case "set-snapshot-ref" if update.ref_name == "main" and update.type != "branch":
+        case "set-snapshot-ref" if update.ref_name == MAIN and update.type != "branch":
             raise ValueError("main is a branch, it cannot become a tag")
         case "set-location" if update.location == getattr(metadata, "location", None):  # a new table has none
             return None
@@ -289,14 +264,14 @@ def _effective(update: Any, metadata: TableMetadata) -> Any:
         case "remove-snapshots":
             return _remaining(update, "snapshot_ids", {each.snapshot_id for each in metadata.snapshots})
         case "remove-partition-specs":
-            return _remaining(update, "spec_ids", {each.spec_id for each in metadata.partition_specs})
+            return _remaining(update, "spec_ids", {spec.spec_id for spec in metadata.partition_specs})
         case "remove-schemas":
-            return _remaining(update, "schema_ids", {each.schema_id for each in metadata.schemas})
+            return _remaining(update, "schema_ids", {schema.schema_id for schema in metadata.schemas})
         case "remove-statistics":
-            known = {each.snapshot_id for each in metadata.statistics}
+            known = {statistics.snapshot_id for statistics in metadata.statistics}
             return update if update.snapshot_id in known else None
         case "remove-partition-statistics":
-            known = {each.snapshot_id for each in metadata.partition_statistics}
+            known = {statistics.snapshot_id for statistics in metadata.partition_statistics}
             return update if update.snapshot_id in known else None
         case _:
             return update
@@ -327,7 +302,7 @@ def _without_removed(before: TableMetadata, made: TableMetadata) -> TableMetadat
 
     The log of snapshots begins after the last removed one, because the snapshot before that was not current in its time.
     """
-    existing = {each.snapshot_id for each in made.snapshots}
+    existing = {snapshot.snapshot_id for snapshot in made.snapshots}
     log: list[Any] = []
     for entry in before.snapshot_log:
         if entry.snapshot_id in existing:
@@ -340,17 +315,17 @@ def _without_removed(before: TableMetadata, made: TableMetadata) -> TableMetadat
 
 def _without_intermediate(made: TableMetadata, updates: Sequence[Any]) -> TableMetadata:
     """Remove snapshots from the log that were added and replaced by others in the same change: they were never current."""
-    added = {each.snapshot.snapshot_id for each in updates if each.action == "add-snapshot"} - {
+    added = {update.snapshot.snapshot_id for update in updates if update.action == "add-snapshot"} - {
         made.current_snapshot_id
     }
-    if not any(each.snapshot_id in added for each in made.snapshot_log):
+    if not any(entry.snapshot_id in added for entry in made.snapshot_log):
         return made
-    log = [each for each in made.snapshot_log if each.snapshot_id not in added]
+    log = [entry for entry in made.snapshot_log if entry.snapshot_id not in added]
     return made.model_copy(update={"snapshot_log": log})
 
 
 def _check_schemas_of_snapshots(base: TableMetadata, made: TableMetadata) -> None:
-    removed = {each.schema_id for each in base.schemas} - {each.schema_id for each in made.schemas}
+    removed = {schema.schema_id for schema in base.schemas} - {schema.schema_id for schema in made.schemas}
     for snapshot in made.snapshots if removed else ():
         if snapshot.schema_id in removed:
             raise ValueError(f"schema {snapshot.schema_id} is that of snapshot {snapshot.snapshot_id}: expire it first")
@@ -368,15 +343,30 @@ def ordered(metadata: TableMetadata) -> TableMetadata:
 def is_ordered(metadata: TableMetadata, *, tolerance_ms: int = 0) -> bool:
     """Whether the times in the logs never decrease, and the last update is not older than they are."""
     for log in (metadata.snapshot_log, metadata.metadata_log):
-        times = [*(each.timestamp_ms for each in log), metadata.last_updated_ms]
+        times = [*(entry.timestamp_ms for entry in log), metadata.last_updated_ms]
         if any(later < earlier - tolerance_ms for earlier, later in pairwise(times)):
             return False
     return True
 
 
 def _rising(log: Sequence[Any]) -> list[Any]:
-    times = accumulate((each.timestamp_ms for each in log), max)
+    times = accumulate((entry.timestamp_ms for entry in log), max)
     return [each.model_copy(update={"timestamp_ms": time}) for each, time in zip(log, times, strict=True)]
+
+
+def history(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """The current snapshot and those before it, as far as they exist."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    current = metadata.current_snapshot()
+    number = None if current is None else current.snapshot_id
+    while number is not None and (found := by_id.pop(number, None)) is not None:
+        yield found
+        number = found.parent_snapshot_id
+
+
+def summary_properties(snapshot: Snapshot) -> dict[str, str]:
+    """The properties in the summary of a snapshot."""
+    return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
 
 
 def commit_failed(reason: str) -> Conflict:
@@ -391,51 +381,44 @@ def commit_failed(reason: str) -> Conflict:
 
 def _check_current(base: TableMetadata, updates: Sequence[TableUpdate]) -> None:
     """Check that new snapshots continue the sequence numbers and row ids of `base`."""
-    from pyiceberg.table.update import AddSnapshotUpdate
-
     last, next_row = base.next_sequence_number() - 1, getattr(base, "next_row_id", None)
+    # To replace a table, its main branch is removed before a snapshot is added.
+    replaces = any(update.action == "remove-snapshot-ref" and update.ref_name == MAIN for update in updates)
     for update in updates:
-        if isinstance(update, AddSnapshotUpdate):
+        if update.action == "add-snapshot":
             number, row = update.snapshot.sequence_number, update.snapshot.first_row_id
-            replaces_all = update.snapshot.parent_snapshot_id is None and _replaces_table(updates)
+            replaces_all = update.snapshot.parent_snapshot_id is None and replaces
             if number is not None and number <= last and not replaces_all:
                 raise commit_failed(f"a snapshot has sequence number {number}, but the table is at {last}")
             if row is not None and next_row is not None and row < next_row:
                 raise commit_failed(f"a snapshot assigns row id {row} again, but the table is at {next_row}")
 
 
-def _replaces_table(updates: Sequence[TableUpdate]) -> bool:
-    """Do the updates replace the table? They remove its main branch before they add a snapshot."""
-    return any(update.action == "remove-snapshot-ref" and update.ref_name == "main" for update in updates)
-
-
 def _empty_metadata() -> TableMetadata:
     """The metadata that the updates of a new table are applied to; the first of them sets the format version."""
-    from pyiceberg.schema import Schema
-    from pyiceberg.table.metadata import TableMetadataV1
-
-    return TableMetadataV1.model_construct(last_column_id=-1, schema=Schema(), last_updated_ms=0)
+    return lib.metadata.TableMetadataV1.model_construct(
+        last_column_id=-1, schema=lib.schema.Schema(), last_updated_ms=0
+    )
 
 
 def _upgraded_to_version_3(metadata: TableMetadata) -> TableMetadata:
     """Upgrade to version 3, which PyIceberg cannot do. Row ids are assigned from the next snapshot on."""
-    from pyiceberg.table.metadata import TableMetadataV3
-
     first_row = getattr(metadata, "next_row_id", None) or 0
-    return TableMetadataV3.model_construct(**{**dict(metadata), "format_version": 3, "next_row_id": first_row})
+    return lib.metadata.TableMetadataV3.model_construct(
+        **{**dict(metadata), "format_version": 3, "next_row_id": first_row}
+    )
 
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
     """Run a block in which errors of PyIceberg become InvalidArgument."""
     from pydantic import ValidationError as Malformed
-    from pyiceberg.exceptions import ValidationError
 
     try:
         yield
     except SkiwayError:
         raise
-    except (ValueError, KeyError, NotImplementedError, ValidationError, Malformed) as error:
+    except (ValueError, KeyError, NotImplementedError, lib.exceptions.ValidationError, Malformed) as error:
         reason = "; ".join(str(error).splitlines()[:3])[:400]
         raise InvalidArgument(f"{what} is not possible: {reason}", key="update.invalid", reason=reason) from error
     except _INCONSISTENCY_ERRORS as error:
@@ -480,10 +463,8 @@ def read_metadata(files: TableFiles, location: str) -> TableMetadata:
     """Read a metadata file, or return it from the cache: such files never change."""
 
     def load() -> TableMetadata:
-        from skiway.formats.iceberg.metadata_files import table_metadata
-
         with decoding(files, location):
-            return validated(table_metadata(files, location))
+            return validated(lib.metadata_files.table_metadata(files, location))
 
     return _cached(files, location, load)
 

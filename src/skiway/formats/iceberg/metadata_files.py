@@ -130,8 +130,11 @@ def _nanoseconds(of: TimestampNanoType | TimestamptzNanoType, value: object) -> 
 
 
 def parsed_schema(document: object) -> Schema:
-    """Parse a schema in Iceberg's JSON format."""
-    return Schema.model_validate(document)
+    """Parse a schema in Iceberg's JSON format. Raise `ValueError` if it is invalid."""
+    try:
+        return Schema.model_validate(document)
+    except (ValidationError, TypeError, LookupError, AttributeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def table_metadata(files: Files, location: str) -> TableMetadata:
@@ -283,7 +286,7 @@ def _translate(of: Any) -> Iterator[int]:
             of[part] = "string"
             yield of[number]
         elif isinstance(found, str) and (shape := _SHAPE.fullmatch(found)):
-            parameters = ", ".join(repr(each) for each in shape.groups()[1:] if each)
+            parameters = ", ".join(repr(group) for group in shape.groups()[1:] if group)
             of[part] = f"{shape[1]}({parameters})"
         else:
             yield from _translate(found)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unsupported
 from skiway.formats.files import Files, Found, decoding, first_lines, unreadable
+from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.metadata import validated
 from skiway.formats.iceberg.table import IcebergTable
-from skiway.formats.opening import FolderSource, SourceRequest
+from skiway.formats.opening import FolderLayout, SourceRequest, is_metadata_file, open_folders, table_folder
 from skiway.formats.source import Namespace, Source, TableHandle, TableName
 from skiway.foundation import extras
 from skiway.security.source_access import Location, location, web_address
@@ -30,11 +31,18 @@ if TYPE_CHECKING:
 
 
 class CatalogSource(Source):
-    """The tables of a catalog, accessed with PyIceberg; connects on first use."""
+    """The tables of a catalog, accessed with PyIceberg; connects on first use.
 
-    def __init__(self, request: SourceRequest, connect: Callable[[], Catalog]) -> None:
-        self._request = request
-        self._connect = connect
+    `errors` is for blocks in which errors of the catalog's client become those of PyIceberg.
+    """
+
+    def __init__(
+        self,
+        request: SourceRequest,
+        connect: Callable[[], Catalog],
+        errors: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._request, self._connect, self._errors = request, connect, errors
         self._connected: Catalog | None = None
 
     @property
@@ -44,7 +52,7 @@ class CatalogSource(Source):
         return self._connected
 
     def namespaces(self) -> list[Namespace]:
-        with translated(self._request.address):
+        with self._translated():
             return sorted(self._below(()))
 
     def _below(self, parent: Namespace) -> Iterator[Namespace]:
@@ -55,14 +63,12 @@ class CatalogSource(Source):
                 yield from self._below(name)
 
     def tables(self, namespace: Namespace) -> list[str]:
-        with translated(self._request.address, ".".join(namespace)):
+        with self._translated(".".join(namespace)):
             return sorted(name[-1] for name in self._catalog.list_tables(namespace))
 
     def load(self, namespace: Namespace, table: str) -> TableHandle:
-        from skiway.formats.iceberg.metadata_files import variants_in
-
         name = TableName(namespace, table)
-        with translated(self._request.address, str(name)):
+        with self._translated(str(name)):
             found = self._catalog.load_table((*namespace, table))
         # A REST catalog may vend credentials for this table only.
         vended = {key: value for key, value in found.io.properties.items() if key.startswith("s3.")}
@@ -75,12 +81,17 @@ class CatalogSource(Source):
                 validated(found.metadata),
                 metadata_location=found.metadata_location,
                 files=files,
-                variants=getattr(found, "variants", frozenset()) or variants_in(found.config),
+                variants=getattr(found, "variants", frozenset()) or lib.metadata_files.variants_in(found.config),
             )
 
     def close(self) -> None:
         if self._connected is not None:
             self._connected.close()
+
+    @contextmanager
+    def _translated(self, name: str = "") -> Iterator[None]:
+        with translated(self._request.address, name), self._errors(self._request.address):
+            yield
 
 
 def metadata_file_of(name: tuple[str, ...], parameters: Mapping[str, str], *, service: str, kind: str = "") -> str:
@@ -117,14 +128,12 @@ def read_table(files: Files, catalog: Catalog, name: tuple[str, ...], metadata: 
     """Read a table of `catalog` from its metadata file. `files` checks the location of the file."""
     from pyiceberg.table import Table
 
-    from skiway.formats.iceberg.metadata_files import ReadingIO, read_foreign_metadata
-
     class WithVariants(Table):
         variants: frozenset[int] = frozenset()
 
     with decoding(files, metadata):
-        read = read_foreign_metadata(files, metadata)
-    table = WithVariants(name, read.metadata, metadata, ReadingIO(files), catalog)
+        read = lib.metadata_files.read_foreign_metadata(files, metadata)
+    table = WithVariants(name, read.metadata, metadata, lib.metadata_files.ReadingIO(files), catalog)
     table.variants = read.variants
     return table
 
@@ -188,19 +197,15 @@ def open_iceberg(request: SourceRequest) -> Source:
 
     The option `iceberg.source` is `rest`, `sql` or `filesystem`; by default it depends on the address.
     """
-    opener = _OPENERS.get(request.options.get("iceberg.source", "") or _guessed(request.uri))
+    usual = "sql" if request.uri.startswith(_SQL) else "filesystem"
+    usual = "rest" if request.uri.startswith(("http:", "https:")) else usual
+    opener = _OPENERS.get(request.options.get("iceberg.source", "") or usual)
     if opener is None:
         raise Unsupported(
             f"unknown iceberg.source {request.options['iceberg.source']!r}; use one of {', '.join(_OPENERS)}",
             key="source.kind",
         )
     return opener(request)
-
-
-def _guessed(uri: str) -> str:
-    if uri.startswith(("http:", "https:")):
-        return "rest"
-    return "sql" if uri.startswith(_SQL) else "filesystem"
 
 
 def _open_rest(request: SourceRequest) -> Source:
@@ -210,13 +215,11 @@ def _open_rest(request: SourceRequest) -> Source:
         from pyiceberg.catalog.rest import RestCatalog
         from pyiceberg.typedef import EMPTY_DICT
 
-        from skiway.formats.iceberg.metadata_files import translate_response
-
         class Guarded(RestCatalog):
             def _config_headers(self, session: Session) -> None:
                 """Guard the session; this is called first, before a token is requested."""
                 guard_session(session, request.access)
-                session.hooks["response"].append(translate_response)
+                session.hooks["response"].append(lib.metadata_files.translate_response)
                 super()._config_headers(session)
 
             def _init_sigv4(self, session: Session) -> None:
@@ -274,15 +277,8 @@ def _open_sql(request: SourceRequest) -> Source:
 
 
 def _open_files(request: SourceRequest) -> Source:
-    files = request.files()
-    root = request.root
-    as_table = request.as_table
-    if root.name.endswith((".metadata.json", ".metadata.json.gz")):
-        folder = root.parent.parent if root.parent.name == "metadata" else root.parent
-        as_table = as_table or TableName((), folder.name)
-    elif not any(files.children(root)):
-        raise NotFound(f"there is nothing at {str(root)!r}; check the address of the source", key="source.not_found")
-    return FolderSource(files, root, _IcebergFolders(files), as_table=as_table)
+    single = TableName((), table_folder(request.root).name) if is_metadata_file(request.root) else None
+    return open_folders(request, _IcebergFolders(request.files()), single=single)
 
 
 _OPENERS: Final[dict[str, Callable[[SourceRequest], Source]]] = {
@@ -292,39 +288,31 @@ _OPENERS: Final[dict[str, Callable[[SourceRequest], Source]]] = {
 }
 
 
-class _IcebergFolders:
+class _IcebergFolders(FolderLayout):
     """A folder that contains a folder `metadata` with metadata files is a table."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
 
     def is_table(self, folder: Location, folders: list[Location], files: list[Found]) -> bool:  # noqa: ARG002
         inner = folder / "metadata"
-        return inner in folders and any(_version(each) is not None for each in self._files.children(inner)[1])
-
-    def is_table_file(self, file: Found) -> bool:  # noqa: ARG002
-        return False
+        return inner in folders and any(_version(file) is not None for file in self.files.children(inner)[1])
 
     def open(self, name: TableName, place: Location) -> TableHandle:
-        from skiway.formats.iceberg.metadata_files import read_foreign_metadata
-
         metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")
-        with decoding(self._files, str(metadata)), translated(str(place), str(name)):
-            read = read_foreign_metadata(self._files, str(metadata))
+        with decoding(self.files, str(metadata)), translated(str(place), str(name)):
+            read = lib.metadata_files.read_foreign_metadata(self.files, str(metadata))
             return IcebergTable(
                 name,
                 validated(read.metadata),
                 metadata_location=str(metadata),
-                files=self._files,
+                files=self.files,
                 variants=read.variants,
             )
 
     def _newest(self, name: TableName, folder: Location) -> Location:
         """The current metadata file: the version in the hint or the ones following it, else the highest version."""
-        found = [(version, each) for each in self._files.children(folder)[1] if (version := _version(each)) is not None]
         by_version: dict[int, list[Found]] = {}
-        for version, each in found:
-            by_version.setdefault(version, []).append(each)
+        for file in self.files.children(folder)[1]:
+            if (version := _version(file)) is not None:
+                by_version.setdefault(version, []).append(file)
         hinted = self._hint(folder)
         newest = max(by_version, default=None) if hinted is None else hinted
         while hinted is not None and newest is not None and newest + 1 in by_version:
@@ -346,9 +334,9 @@ class _IcebergFolders:
 
     def _hint(self, folder: Location) -> int | None:
         hint = str(folder / "version-hint.text")
-        if self._files.find(hint) is None:
+        if self.files.find(hint) is None:
             return None
-        text = self._files.read(hint).decode(errors="replace").strip()
+        text = self.files.read(hint).decode(errors="replace").strip()
         if not text.isdecimal():
             raise PreconditionFailed(
                 f"{hint!r} does not contain a version number; correct it, or delete it", key="file.corrupt", file=hint

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from skiway.airport.filters import Filter
 from skiway.errors import Unsupported
 from skiway.formats.files import Files
+from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.deletes import (
     PLACES,
     POSITIONS,
@@ -34,6 +35,8 @@ from skiway.formats.iceberg.deletes import (
     position_ids,
     positions_by_file,
 )
+from skiway.formats.iceberg.file_table import file_table, partition_types
+from skiway.formats.iceberg.types import arrow_schema, defaults
 from skiway.formats.readers.reading import read_rows
 from skiway.formats.readers.scanning import DataFile, IdAssigner, Scan
 from skiway.formats.schemas import Path, TableSchema, field_id, with_id, with_ids
@@ -46,6 +49,7 @@ from skiway.formats.source import (
     TableHandle,
     TableName,
     WholeFile,
+    file_values,
 )
 from skiway.foundation.memory_budget import arrow_bytes
 
@@ -101,15 +105,12 @@ class FileLineage:
 
 def with_lineage(schema: Schema) -> Schema:
     """The schema of files that contain the lineage of their rows."""
-    from pyiceberg.schema import Schema
-    from pyiceberg.types import LongType, NestedField
-
     taken = [field.name for field in schema.fields]
     more = [
-        NestedField(number, _distinct(name, taken), LongType(), required=False)
+        lib.types.NestedField(number, _distinct(name, taken), lib.types.LongType(), required=False)
         for name, number in (_ROW_ID, _LAST_UPDATED)
     ]
-    return Schema(*schema.fields, *more, schema_id=schema.schema_id)
+    return lib.schema.Schema(*schema.fields, *more, schema_id=schema.schema_id)
 
 
 def _distinct(name: str, taken: list[str]) -> str:
@@ -134,9 +135,6 @@ class IcebergTable(TableHandle):
         files: Files,
         variants: Set[int] = frozenset(),
     ) -> None:
-        from skiway.formats.iceberg.metadata_files import ReadingIO
-        from skiway.formats.iceberg.types import arrow_schema
-
         self.name = name
         self.format = Format.ICEBERG
         self.location = metadata.location
@@ -146,7 +144,7 @@ class IcebergTable(TableHandle):
         self.refs = {ref: of.snapshot_id for ref, of in metadata.refs.items()}
         self.metadata = metadata
         self._files = files
-        self._io = ReadingIO(files)
+        self._io = lib.metadata_files.ReadingIO(files)
         self._variants = variants
         self.schema = arrow_schema(metadata.schema())
 
@@ -158,23 +156,23 @@ class IcebergTable(TableHandle):
     @cached_property
     def _schemas(self) -> dict[int, TableSchema]:
         """All schemas that the table has had, by id."""
-        from skiway.formats.iceberg.types import arrow_schema
-
         now = {self.schema.id: self.schema}
-        return {each.schema_id: now.get(each.schema_id) or arrow_schema(each) for each in self.metadata.schemas}
+        return {schema.schema_id: now.get(schema.schema_id) or arrow_schema(schema) for schema in self.metadata.schemas}
 
     @property
     def partition_spec(self) -> PartitionSpec:
         """The default spec, which is not necessarily the newest."""
-        return next(each for each in self.partition_specs if each.id == self.metadata.default_spec_id)
+        return next(spec for spec in self.partition_specs if spec.id == self.metadata.default_spec_id)
 
     def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:  # noqa: ARG002
         found = self.metadata.current_snapshot()
         return None if found is None else _snapshot(found, self.refs)
 
     def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
-        seen = {each.id for each in known}
-        found = [_snapshot(each, self.refs) for each in self.metadata.snapshots if each.snapshot_id not in seen]
+        seen = {snapshot.id for snapshot in known}
+        found = [
+            _snapshot(snapshot, self.refs) for snapshot in self.metadata.snapshots if snapshot.snapshot_id not in seen
+        ]
         return sorted(found, key=lambda each: (each.sequence_number, each.created_at, each.id))
 
     def schema_at(self, snapshot: Snapshot) -> TableSchema:
@@ -200,11 +198,8 @@ class IcebergTable(TableHandle):
 
     def lineage(self, snapshot: Snapshot) -> dict[int, FileLineage]:
         """What the rows of each file inherit, by the ordinal of the file."""
-        found = self.placed_files(snapshot).select(["ordinal", "first_row_id", "sequence_number"])
-        return {
-            ordinal: FileLineage(first_row, number)
-            for ordinal, first_row, number in zip(*(column.to_pylist() for column in found.columns), strict=True)
-        }
+        found = file_values(self.placed_files(snapshot), "ordinal", "first_row_id", "sequence_number")
+        return {ordinal: FileLineage(first_row, number) for ordinal, first_row, number in found}
 
     def deleted_positions(self, snapshot: Snapshot, file: pa.Table) -> np.ndarray:
         """The positions that position deletes and deletion vectors delete in a file, which is a row of the file table."""
@@ -214,12 +209,17 @@ class IcebergTable(TableHandle):
 
     def placed_files(self, snapshot: Snapshot) -> pa.Table:
         """The file table with the additional columns `PLACES`."""
-        from skiway.formats.iceberg.file_table import file_table
-
         found = self._snapshot(snapshot)
         schema = self.schema_at(snapshot)
         if not found.manifest_list:
-            raise self._unsupported("snapshots without a manifest list", "rewrite its manifests")
+            feature = "snapshots without a manifest list"
+            raise Unsupported(
+                f"table {str(self.name)!r} has {feature}, which are not supported; rewrite its manifests with an engine that "
+                "supports them",
+                key="table.feature",
+                table=str(self.name),
+                feature=feature,
+            )
         return self._files.cached(
             "iceberg files",
             found.manifest_list,
@@ -230,12 +230,10 @@ class IcebergTable(TableHandle):
 
     def new_manifests(self, snapshot: Snapshot) -> list[str]:
         """The manifest list of a snapshot, and the manifests that were written for it."""
-        from skiway.formats.iceberg.manifest_files import manifests
-
-        listed = manifests(self._snapshot(snapshot), self._io)
+        listed = lib.manifest_files.manifests(self._snapshot(snapshot), self._io)
         return [
             snapshot.manifest_list,
-            *(each.manifest_path for each in listed if each.added_snapshot_id == snapshot.id),
+            *(manifest.manifest_path for manifest in listed if manifest.added_snapshot_id == snapshot.id),
         ]
 
     def _measured(self, schema: pa.Schema) -> pa.Schema:
@@ -256,11 +254,11 @@ class IcebergTable(TableHandle):
             return files  # at once: the translation of the filter takes a millisecond
         from pyiceberg.expressions.visitors import bind, inclusive_projection
         from pyiceberg.io.pyarrow import expression_to_pyarrow
-        from pyiceberg.schema import Schema
 
         from skiway.formats.iceberg.planning.filters import to_iceberg
 
-        schema = self._iceberg_schema_like(known)
+        same = [number for number, each in self._schemas.items() if each.arrow.equals(known, check_metadata=True)]
+        schema = next((each for each in self.metadata.schemas if each.schema_id in same), None)
         if schema is None:
             return files
         condition = to_iceberg(filter, schema)
@@ -269,16 +267,11 @@ class IcebergTable(TableHandle):
             part = files.filter(pc.field("spec_id") == spec.spec_id)
             sources = {field.source_id for field in spec.fields}
             if part.num_rows and sources and sources <= schema._lazy_id_to_field.keys():
-                fields = Schema(*spec.partition_type(schema).fields)
+                fields = lib.schema.Schema(*spec.partition_type(schema).fields)
                 projected = bind(fields, inclusive_projection(schema, spec)(condition), case_sensitive=True)
                 part = part.take(_matching(part, spec, expression_to_pyarrow(projected, fields)))
             matching.append(part)
         return pa.concat_tables(matching).sort_by("ordinal")
-
-    def _iceberg_schema_like(self, known: pa.Schema) -> Any:
-        """The schema of the table that equals `known`, or None."""
-        same = [number for number, each in self._schemas.items() if each.arrow.equals(known, check_metadata=True)]
-        return next((schema for schema in self.metadata.schemas if schema.schema_id in same), None)
 
     def _id_assigner(self, snapshot: Snapshot) -> IdAssigner:  # noqa: ARG002
         return self._with_ids
@@ -323,8 +316,6 @@ class IcebergTable(TableHandle):
     @cached_property
     def defaults(self) -> dict[int, pa.Scalar]:
         """The default values of columns in files that were written before the column was added, by field id."""
-        from skiway.formats.iceberg.types import defaults
-
         found = [defaults(schema) for schema in self.metadata.schemas]
         return {number: value for each in found for number, value in each.items()}
 
@@ -339,8 +330,6 @@ class IcebergTable(TableHandle):
 
     @cached_property
     def _partition_types(self) -> dict[int, pa.DataType]:
-        from skiway.formats.iceberg.file_table import partition_types
-
         return partition_types(self.metadata)
 
     def _deleted(self, path: str, deletes: pa.Table) -> pa.Array | None:
@@ -397,15 +386,6 @@ class IcebergTable(TableHandle):
         scan = Scan(self._files, schema, schema.names, assign_ids)
         return read_rows(scan, [DataFile(path, 0, format=of, constants=self.defaults)]).read_all()
 
-    def _unsupported(self, feature: str, advice: str, *, file: str = "") -> Unsupported:
-        where = f" (file {file!r})" if file else ""
-        return Unsupported(
-            f"table {str(self.name)!r} has {feature}{where}, which are not supported; {advice} with an engine that supports them",
-            key="table.feature",
-            table=str(self.name),
-            feature=feature,
-        )
-
 
 def _matching(files: pa.Table, spec: Any, condition: pc.Expression) -> pa.Array:
     """The row numbers of `files` whose partition values satisfy `condition`, which refers to them by name."""
@@ -416,7 +396,9 @@ def _matching(files: pa.Table, spec: Any, condition: pc.Expression) -> pa.Array:
 
 
 def _spec(spec: Any) -> PartitionSpec:
-    fields = [PartitionField(each.field_id, each.name, each.source_id, str(each.transform)) for each in spec.fields]
+    fields = [
+        PartitionField(field.field_id, field.name, field.source_id, str(field.transform)) for field in spec.fields
+    ]
     return PartitionSpec(spec.spec_id, tuple(fields))
 
 

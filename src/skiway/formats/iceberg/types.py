@@ -34,6 +34,7 @@ import pyarrow as pa
 from skiway.airport.conversion import is_list, plain_type
 from skiway.errors import InvalidArgument, Unsupported
 from skiway.formats.extension_types import as_geometry, coordinate_system
+from skiway.formats.iceberg import lib
 from skiway.formats.schemas import TableSchema, type_name, with_id
 
 if TYPE_CHECKING:
@@ -59,11 +60,11 @@ def arrow_columns(schema: Schema) -> pa.Schema:
 
     Columns of geometries, which are WKB, are marked as such.
     """
-    from pyiceberg.types import GeometryType
-
     return pa.schema(
-        as_geometry(_field(each), each.field_type.crs) if isinstance(each.field_type, GeometryType) else _field(each)
-        for each in schema.fields
+        as_geometry(_field(field), field.field_type.crs)
+        if isinstance(field.field_type, lib.types.GeometryType)
+        else _field(field)
+        for field in schema.fields
     )
 
 
@@ -73,14 +74,12 @@ def schema_json(schema: Schema) -> str:
 
 
 def _field(field: NestedField) -> pa.Field:
-    from pyiceberg.types import ListType, MapType, StructType
-
     of: Any = field.field_type
-    if isinstance(of, StructType):
+    if isinstance(of, lib.types.StructType):
         type_ = pa.struct([_field(child) for child in of.fields])
-    elif isinstance(of, ListType):
+    elif isinstance(of, lib.types.ListType):
         type_ = pa.list_(_field(of.element_field))
-    elif isinstance(of, MapType):
+    elif isinstance(of, lib.types.MapType):
         type_ = pa.map_(_field(of.key_field), _field(of.value_field))
     else:
         type_ = _arrow_type(of)
@@ -93,9 +92,7 @@ def _arrow_type(of: Any) -> pa.DataType:
     """The Arrow type of a primitive type. Common types spare the first listing the half second that importing this takes."""
     if (common := _COMMON_TYPES.get(str(of))) is not None:
         return common
-    from pyiceberg.types import GeographyType, GeometryType
-
-    if isinstance(of, (GeometryType, GeographyType)):
+    if isinstance(of, (lib.types.GeometryType, lib.types.GeographyType)):
         return pa.binary()  # PyIceberg would register its own type with pyarrow, which changes what all others read
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -176,20 +173,20 @@ _JSON_TYPES: Final[Mapping[str, Any]] = {
 
 def with_fresh_ids(schema: Schema, next_id: Callable[[], int] | None = None) -> Schema:
     """The schema with new column ids. Unlike PyIceberg's function, this keeps the default values of columns."""
-    from pyiceberg.schema import _SetFreshIDs, pre_order_visit
-    from pyiceberg.types import StructType
 
-    class FreshIds(_SetFreshIDs):
-        def struct(self, struct: StructType, field_results: list[Callable[[], IcebergType]]) -> StructType:
+    class FreshIds(lib.schema._SetFreshIDs):
+        def struct(
+            self, struct: lib.types.StructType, field_results: list[Callable[[], IcebergType]]
+        ) -> lib.types.StructType:
             fields = zip(super().struct(struct, field_results).fields, struct.fields, strict=True)
-            return StructType(
+            return lib.types.StructType(
                 *(
                     new.model_copy(update={"initial_default": old.initial_default, "write_default": old.write_default})
                     for new, old in fields
                 )
             )
 
-    made: Any = pre_order_visit(schema, FreshIds(next_id_func=next_id))
+    made: Any = lib.schema.pre_order_visit(schema, FreshIds(next_id_func=next_id))
     return made
 
 
@@ -199,16 +196,14 @@ def _scalar(value: Any, of: pa.DataType) -> pa.Scalar:
 
 
 def _nested(fields: Sequence[NestedField]) -> Iterator[NestedField]:
-    from pyiceberg.types import ListType, MapType, StructType
-
     for field in fields:
         of: Any = field.field_type
         inner: Sequence[NestedField] = ()
-        if isinstance(of, StructType):
+        if isinstance(of, lib.types.StructType):
             inner = of.fields
-        elif isinstance(of, ListType):
+        elif isinstance(of, lib.types.ListType):
             inner = (of.element_field,)
-        elif isinstance(of, MapType):
+        elif isinstance(of, lib.types.MapType):
             inner = (of.key_field, of.value_field)
         yield from inner
         yield from _nested(inner)
@@ -277,8 +272,6 @@ def _decimal(value: bytes, scale: int) -> Any:
 
 def iceberg_schema(arrow: pa.Schema, *, format_version: int = 2) -> Schema:
     """Convert an Arrow schema to the schema of a new table; field ids are assigned in order."""
-    from pyiceberg.schema import Schema
-
     if not len(arrow):
         raise InvalidArgument("a table needs at least one column", key="columns.none")
     _check_names(arrow.names, "")
@@ -286,8 +279,8 @@ def iceberg_schema(arrow: pa.Schema, *, format_version: int = 2) -> Schema:
     fields = [_iceberg_field(each, format_version, numbers) for each in arrow]
     try:
         # Columns are numbered already, in the same order unless some are nested. To number them again takes long.
-        is_flat = all(each.field_type.is_primitive for each in fields)
-        return Schema(*fields) if is_flat else with_fresh_ids(Schema(*fields))
+        is_flat = all(field.field_type.is_primitive for field in fields)
+        return lib.schema.Schema(*fields) if is_flat else with_fresh_ids(lib.schema.Schema(*fields))
     except ValueError as error:  # such as a column `a.b` and a field `b` in a struct `a`
         raise InvalidArgument(f"the column names are ambiguous: {error}", key="column.duplicate") from error
 
@@ -313,10 +306,8 @@ def iceberg_type(field: pa.Field, *, format_version: int = 2) -> IcebergType:
 
 def _iceberg_field(field: pa.Field, version: int, numbers: Iterator[int], within: str = "") -> Any:
     """A column, or a field `within` a struct, whose path errors name."""
-    from pyiceberg.types import NestedField
-
     doc = (field.metadata or {}).get(b"doc") or (field.metadata or {}).get(b"comment")
-    return NestedField(
+    return lib.types.NestedField(
         field_id=next(numbers),
         name=field.name,
         field_type=_type(field, f"{within}.{field.name}", version, numbers)
@@ -328,27 +319,23 @@ def _iceberg_field(field: pa.Field, version: int, numbers: Iterator[int], within
 
 
 def _column_type(field: pa.Field, version: int, numbers: Iterator[int]) -> IcebergType:
-    from pyiceberg.types import GeometryType
-
     crs = coordinate_system(field)
     if crs is None:
         return _type(field, field.name, version, numbers)
     if version < 3:
         raise _needs_newer(field.name, "GEOMETRY", version)
-    return GeometryType(crs)
+    return lib.types.GeometryType(crs)
 
 
 def _type(field: pa.Field, column: str, version: int, numbers: Iterator[int]) -> IcebergType:
-    from pyiceberg.types import ListType, MapType, StructType
-
     of = _storage(field, column)
     if pa.types.is_struct(of):
         if not of.num_fields:
             raise _unsupported(column, "struct without fields")
         _check_names([child.name for child in of], column)
-        return StructType(*(_iceberg_field(child, version, numbers, column) for child in of))
+        return lib.types.StructType(*(_iceberg_field(child, version, numbers, column) for child in of))
     if pa.types.is_map(of):
-        return MapType(
+        return lib.types.MapType(
             key_id=next(numbers),
             key_type=_type(of.key_field, column, version, numbers),
             value_id=next(numbers),
@@ -356,7 +343,7 @@ def _type(field: pa.Field, column: str, version: int, numbers: Iterator[int]) ->
             value_required=not of.item_field.nullable,
         )
     if is_list(of):
-        return ListType(
+        return lib.types.ListType(
             element_id=next(numbers),
             element_type=_type(of.value_field, column, version, numbers),
             element_required=not of.value_field.nullable,
@@ -395,14 +382,13 @@ def _primitive(of: pa.DataType, column: str, version: int) -> IcebergType:
         name = type_name(of, column)
     except Unsupported:
         raise _unsupported(column, str(of)) from None
-    return _iceberg_type(name)
+    return iceberg_primitive(name)
 
 
 @lru_cache(maxsize=1000)
-def _iceberg_type(name: str) -> IcebergType:
-    from pyiceberg.types import NestedField
-
-    return NestedField(field_id=1, name="_", type=name, required=False).field_type
+def iceberg_primitive(name: str) -> Any:
+    """The primitive type with this name."""
+    return lib.types.NestedField(field_id=1, name="_", type=name, required=False).field_type
 
 
 def _check_names(names: list[str], inside: str) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pyiceberg.schema import Schema
+from pyiceberg.table.update import AddSchemaUpdate, RemovePropertiesUpdate, SetLocationUpdate
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from skiway.errors import InvalidArgument, PreconditionFailed
@@ -37,24 +38,9 @@ class UpgradeFormatVersion(_Update):
     format_version: Annotated[int, Field(alias="format-version", ge=1, le=1)]
 
 
-class AddSchema(_Update):
-    action: Literal["add-schema"]
-    schema_: Annotated[Schema, Field(alias="schema")]
-
-
-class SetLocation(_Update):
-    action: Literal["set-location"]
-    location: str
-
-
 class SetProperties(_Update):
     action: Literal["set-properties"]
     updates: dict[str, str]
-
-
-class RemoveProperties(_Update):
-    action: Literal["remove-properties"]
-    removals: tuple[str, ...]
 
 
 class AddViewVersion(_Update):
@@ -70,10 +56,10 @@ class SetCurrentViewVersion(_Update):
 ViewUpdate = Annotated[
     AssignUuid
     | UpgradeFormatVersion
-    | AddSchema
-    | SetLocation
+    | AddSchemaUpdate
+    | SetLocationUpdate
     | SetProperties
-    | RemoveProperties
+    | RemovePropertiesUpdate
     | AddViewVersion
     | SetCurrentViewVersion,
     Field(discriminator="action"),
@@ -125,8 +111,8 @@ def with_version(base: ViewMetadata, schema: Schema, version: ViewVersion) -> Vi
 
 def dialects_of(metadata: ViewMetadata) -> set[str]:
     """The dialects of the current version, in lower case."""
-    current = next(each for each in metadata.versions if each.version_id == metadata.current_version_id)
-    return {each.root.dialect.lower() for each in current.representations}
+    current = next(version for version in metadata.versions if version.version_id == metadata.current_version_id)
+    return {representation.root.dialect.lower() for representation in current.representations}
 
 
 def view_json(metadata: ViewMetadata) -> str:
@@ -149,7 +135,7 @@ def parsed_view(text: str, *, of: str) -> ViewMetadata:
 
 
 def _check(metadata: ViewMetadata) -> None:
-    schemas = {each.schema_id for each in metadata.schemas}
+    schemas = {schema.schema_id for schema in metadata.schemas}
     if metadata.current_version_id not in {each.version_id for each in metadata.versions}:
         raise ValueError(f"its current version {metadata.current_version_id} does not exist")
     for version in metadata.versions:
@@ -161,8 +147,8 @@ def _check(metadata: ViewMetadata) -> None:
 class _Builder:
     def __init__(self, base: ViewMetadata, now_ms: int) -> None:
         self._base, self._now_ms = base, now_ms
-        self._schemas = {each.schema_id: each for each in base.schemas}
-        self._versions = {each.version_id: each for each in base.versions}
+        self._schemas = {schema.schema_id: schema for schema in base.schemas}
+        self._versions = {version.version_id: version for version in base.versions}
         self._log = list(base.version_log)
         self._properties = dict(base.properties)
         self._location, self._current = base.location, base.current_version_id
@@ -175,13 +161,13 @@ class _Builder:
             case AssignUuid():
                 if update.uuid != self._base.view_uuid:
                     raise _invalid(f"the view's uuid cannot change from {self._base.view_uuid} to {update.uuid}")
-            case AddSchema():
+            case AddSchemaUpdate():
                 self.add_schema(update.schema_)
-            case SetLocation():
+            case SetLocationUpdate():
                 self._location = update.location
             case SetProperties():
                 self._properties |= update.updates
-            case RemoveProperties():
+            case RemovePropertiesUpdate():
                 for name in update.removals:
                     self._properties.pop(name, None)
             case AddViewVersion():
@@ -216,7 +202,7 @@ class _Builder:
             raise _invalid(f"the view has no version {number}")
         if number == self._current:
             return
-        is_new = number not in {each.version_id for each in self._base.versions}
+        is_new = number not in {version.version_id for version in self._base.versions}
         at = self._versions[number].timestamp_ms if is_new else self._now_ms
         self._log.append(ViewHistoryEntry(timestamp_ms=at, version_id=number))
         self._current = number
@@ -250,11 +236,14 @@ class _Builder:
 def _check_version(version: ViewVersion) -> None:
     if not version.representations:
         raise _invalid("Invalid view version: it has no SQL; add a representation")
-    dialects = [each.root.dialect.lower() for each in version.representations]
+    dialects = [representation.root.dialect.lower() for representation in version.representations]
     for dialect in dialects:
         if dialects.count(dialect) > 1:
             raise _invalid(f"Invalid view version: Cannot add multiple queries for dialect {dialect}")
-    if not all(each.root.sql.strip() and each.root.dialect.strip() for each in version.representations):
+    if not all(
+        representation.root.sql.strip() and representation.root.dialect.strip()
+        for representation in version.representations
+    ):
         raise _invalid("Invalid view version: a representation has no SQL or no dialect")
 
 

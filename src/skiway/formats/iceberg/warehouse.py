@@ -124,28 +124,15 @@ class Warehouse:
 
 
 class _FolderLocks:
-    """A lock per folder, which exists as long as somebody uses it."""
+    """A lock per folder, which exists as long as it is used."""
 
     def __init__(self) -> None:
         self._guard = Lock()
-        self._locks: WeakValueDictionary[str, _FolderLock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
-    def of(self, folder: str) -> _FolderLock:
+    def of(self, folder: str) -> Lock:
         with self._guard:
-            return self._locks.setdefault(folder, _FolderLock())
-
-
-class _FolderLock:
-    __slots__ = ("__weakref__", "_lock")
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-
-    def acquire(self, *, timeout: float) -> bool:
-        return self._lock.acquire(timeout=timeout)
-
-    def release(self) -> None:
-        self._lock.release()
+            return self._locks.setdefault(folder, Lock())
 
 
 def uri_of(place: Location) -> str:

@@ -116,7 +116,7 @@ class _Container:
     def _blocks(self) -> Iterator[bytes]:
         schema = json.dumps(_physical(self.schema)).encode()
         yield _MAGIC + _varint(1) + _sized(b"avro.schema") + _sized(schema) + _varint(0) + self._sync
-        while not self._is_at_end():
+        while self._file.tell() < self._file.size():
             count = self._long()
             block = decompressed(self._codec, self._exactly(self._length(_MAX_BLOCK_BYTES)), limit=_MAX_BLOCK_BYTES + 1)
             if len(block) > _MAX_BLOCK_BYTES:
@@ -130,9 +130,6 @@ class _Container:
             if self._exactly(_SYNC_BYTES) != self._sync:
                 raise corrupt(self._path, "a block has no sync marker at its end")
             yield _varint(count) + _sized(block) + self._sync
-
-    def _is_at_end(self) -> bool:
-        return bool(self._file.tell() >= self._file.size())
 
     def _length(self, limit: int) -> int:
         size = self._long()

@@ -20,6 +20,9 @@ from skiway.formats.schemas import field_id
 
 Converter: TypeAlias = Callable[[pa.Array], pa.Array]
 
+_UNSIGNED: Final = ((pa.uint32(), pa.int32()), (pa.uint64(), pa.int64()))
+"""Types of the same width. PyIceberg writes such files. The cast fails if a value is too large."""
+_TEXTS: Final = (pa.string(), pa.large_string(), pa.string_view())
 _NO_DEFAULTS: Final[Mapping[int, pa.Scalar]] = {}
 
 
@@ -33,10 +36,12 @@ def converter(
     if _same_fields(source, target):
         return None
     if is_geometry_type(source.type):
-        return _storage_converter(converter(storage_field(source), target, file=file, defaults=defaults))
+        of_storage = converter(storage_field(source), target, file=file, defaults=defaults)
+        return lambda array: array.storage if of_storage is None else of_storage(array.storage)
     plain = plain_field(source)
     if plain.type != source.type:
-        return _layout_converter(converter(plain, target, file=file, defaults=defaults))
+        of_plain = converter(plain, target, file=file, defaults=defaults)
+        return plain_array if of_plain is None else lambda array: of_plain(plain_array(array))
     if is_variant(source.type) and pa.types.is_string(target.type):
         return _json(target, file)
     if pa.types.is_struct(source.type) and pa.types.is_struct(target.type):
@@ -45,7 +50,8 @@ def converter(
         return _map(source.type, target.type, file, defaults)
     if is_list(source.type) and pa.types.is_list(target.type):
         return _list(source.type, target.type, file, defaults)
-    if not widens(_storage(source.type), target.type) and not _is_unsigned(source.type, target.type):
+    stored = source.type.storage_type if isinstance(source.type, pa.JsonType) else source.type
+    if not widens(stored, target.type) and (stored, target.type) not in _UNSIGNED:
         raise Unsupported(
             f"column {target.name!r} is {target.type} in the table, but {source.type} in file {file!r}; this change of type "
             "is not supported, rewrite the file",
@@ -150,16 +156,6 @@ def _without_offset(array: pa.Array) -> pa.Array:
     return array.take(pa.array(np.arange(len(array)))) if array.offset else array
 
 
-def _storage_converter(convert_child: Converter | None) -> Converter:
-    """Convert the storage of geometries that pyarrow has an extension type for."""
-    return lambda array: array.storage if convert_child is None else convert_child(array.storage)
-
-
-def _layout_converter(convert_plain: Converter | None) -> Converter:
-    """Convert values in another layout than the plain one."""
-    return plain_array if convert_plain is None else lambda array: convert_plain(plain_array(array))
-
-
 def _json(target: pa.Field, file: str) -> Converter:
     """Convert variants to JSON."""
 
@@ -189,13 +185,9 @@ def _cast(target: pa.Field, file: str) -> Converter:
     return convert
 
 
-def _storage(of: pa.DataType) -> pa.DataType:
-    return of.storage_type if isinstance(of, pa.JsonType) else of
-
-
 def widens(source: pa.DataType, target: pa.DataType) -> bool:
     """Can `target` represent every value of `source`, and do formats allow this change of a column's type?"""
-    is_int, is_text, is_bytes = pa.types.is_integer, _is_text, _is_bytes
+    is_int = pa.types.is_integer
     if source == target or pa.types.is_null(source):
         return True
     if is_int(source):
@@ -208,19 +200,14 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_decimal(source) and pa.types.is_decimal(target):
         whole, other = (each.precision - each.scale for each in (source, target))
         return bool(other >= whole and target.scale >= source.scale)
-    if is_text(source) or is_bytes(source):
-        return is_bytes(target) or (is_text(target) and not pa.types.is_fixed_size_binary(source)) or _is_uuid(target)
+    if source in _TEXTS or _is_bytes(source):
+        is_text = target in _TEXTS and not pa.types.is_fixed_size_binary(source)
+        return is_text or _is_bytes(target) or bool(target == pa.uuid())
     if pa.types.is_timestamp(target):
         return _widens_timestamp(source, target)
     if pa.types.is_floating(source) and pa.types.is_floating(target):
         return bool(source.bit_width <= target.bit_width)
     return any(kind(source) and kind(target) for kind in (pa.types.is_time, pa.types.is_date))
-
-
-def _is_unsigned(source: pa.DataType, target: pa.DataType) -> bool:
-    """Is `source` the unsigned type of the same width? PyIceberg writes such files. The cast fails if a value is too large."""
-    pairs = ((pa.uint32(), pa.int32()), (pa.uint64(), pa.int64()))
-    return (source, target) in pairs
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -237,13 +224,9 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     number = pa.types.is_integer, pa.types.is_decimal
     if all(any(kind(each) for kind in number) for each in (one, other)):
         return _common_number(one, other)
-    if {pa.types.is_integer(one), pa.types.is_integer(other)} == {True, False} and all(map(_is_number, (one, other))):
+    if any(pa.types.is_integer(of) for of in (one, other)) and any(pa.types.is_floating(of) for of in (one, other)):
         return pa.float64()  # an integer of more than 16 bits and FLOAT
     return None
-
-
-def _is_number(of: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(of) or pa.types.is_floating(of))
 
 
 def _common_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -280,14 +263,6 @@ def _widens_integer(source: pa.DataType, target: pa.DataType) -> bool:
     if signed == wanted:
         return bool(source.bit_width <= target.bit_width)
     return bool(wanted and source.bit_width < target.bit_width)
-
-
-def _is_text(of: pa.DataType) -> bool:
-    return of in (pa.string(), pa.large_string(), pa.string_view())
-
-
-def _is_uuid(of: pa.DataType) -> bool:
-    return bool(of == pa.uuid())
 
 
 def _is_bytes(of: pa.DataType) -> bool:

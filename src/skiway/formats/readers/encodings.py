@@ -40,10 +40,6 @@ def _zlib(header: int) -> Callable[[bytes, int], bytes]:
     return unpack
 
 
-def _bzip2(data: bytes, limit: int) -> bytes:
-    return bz2.BZ2Decompressor().decompress(data, limit)
-
-
 def _zstd(data: bytes, limit: int) -> bytes:
     found: bytes = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read(limit)
     return found
@@ -74,7 +70,7 @@ def _checked_snappy(data: bytes, limit: int) -> bytes:
 _UNPACK: Final[Mapping[str, Callable[[bytes, int], bytes]]] = {
     "gzip": _zlib(_GZIP),
     "deflate": _zlib(_RAW),
-    "bzip2": _bzip2,
+    "bzip2": lambda data, limit: bz2.BZ2Decompressor().decompress(data, limit),
     "zstandard": _zstd,
     "snappy": _checked_snappy,
     "snappy without checksum": _snappy,
@@ -83,10 +79,6 @@ _UNPACK: Final[Mapping[str, Callable[[bytes, int], bytes]]] = {
 
 def read_struct(data: bytes, at: int = 0) -> tuple[dict[int, Any], int]:
     """The fields of the struct at this byte, by number, and the byte after it; `IndexError` if the data ends within it."""
-    return _struct(data, at)
-
-
-def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
     found: dict[int, Any] = {}
     number = 0
     while head := data[at]:
@@ -115,7 +107,7 @@ def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
         case 9 | 10:
             return _list(data, at)
         case 12:
-            return _struct(data, at)
+            return read_struct(data, at)
         case _:
             raise ValueError(f"unexpected type {kind}")
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from skiway.formats.files import Files, corrupt
 from skiway.formats.readers.encodings import read_struct
-from skiway.formats.schemas import Leaf, leaves
+from skiway.formats.schemas import Leaf, leaves, rebuilt
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
 from skiway.foundation.memory_budget import arrow_bytes
 
@@ -159,17 +159,8 @@ def _with_instants(field: pa.Field, kinds: Iterator[str]) -> pa.Field:
     if isinstance(of, pa.BaseExtensionType):
         _with_instants(field.with_type(of.storage_type), kinds)  # only to skip its leaves
         return field
-    if pa.types.is_struct(of):
-        return field.with_type(pa.struct([_with_instants(child, kinds) for child in of]))
-    if pa.types.is_map(of):
-        key = _with_instants(of.key_field, kinds)
-        return field.with_type(pa.map_(key, _with_instants(of.item_field, kinds)))
-    if pa.types.is_fixed_size_list(of):
-        return field.with_type(pa.list_(_with_instants(of.value_field, kinds), of.list_size))
-    if pa.types.is_large_list(of):
-        return field.with_type(pa.large_list(_with_instants(of.value_field, kinds)))
-    if pa.types.is_list(of):
-        return field.with_type(pa.list_(_with_instants(of.value_field, kinds)))
+    if of.num_fields:
+        return field.with_type(rebuilt(of, lambda child, _: _with_instants(child, kinds)))
     is_instant = next(kinds) == "INT96" and pa.types.is_timestamp(of) and of.tz is None
     return field.with_type(pa.timestamp(of.unit, tz="UTC")) if is_instant else field
 

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from skiway.airport.conversion import is_list
 from skiway.errors import Unsupported
 from skiway.formats.extension_types import reinterpreted
 from skiway.formats.files import decoding
 from skiway.formats.readers.encodings import decompressed, varint
 from skiway.formats.readers.scanning import DataFile, FileRows, Scan
-from skiway.formats.schemas import with_id
+from skiway.formats.schemas import rebuilt, with_id
 
 _ID: Final = b"iceberg.id"
 _LONG: Final = b"iceberg.long-type"
@@ -36,12 +35,19 @@ def orc_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
     with scan.files.translated(file.path), scan.files.open(file.path) as opened:
         with decoding(scan.files, file.path):
             columns = orc.ORCFile(opened).schema
-            times = _Timestamps(opened) if any(_has_timestamps(each.type) for each in columns) else None
-        source = pa.schema([_field(each) for each in columns])
+            times = _Timestamps(opened) if any(_has_timestamps(column.type) for column in columns) else None
+        source = pa.schema([_field(column) for column in columns])
         rows = FileRows(scan, file, scan.assign_ids(source, file.path))
         for name in rows.names:
             if times is not None and not times.fit_nanoseconds(columns.get_field_index(name)):
-                raise _beyond(name, file.path)
+                raise Unsupported(
+                    f"column {name!r} of file {file.path!r} has timestamps outside of the years 1677 to 2262, which cannot be "
+                    "read from ORC; rewrite the file as Parquet",
+                    key="table.feature",
+                    feature="timestamps in ORC",
+                    column=name,
+                    file=file.path,
+                )
         opened.seek(0)
         batches = (
             ds.OrcFileFormat()
@@ -69,15 +75,8 @@ def _field(field: pa.Field) -> pa.Field:
     """A field with its id, and with the type TIME if the number is one."""
     facts = field.metadata or {}
     number = facts.get(_ID)
-    of = field.type
-    if pa.types.is_struct(of):
-        of = pa.struct([_field(each) for each in of])
-    elif pa.types.is_map(of):
-        of = pa.map_(_field(of.key_field), _field(of.item_field))
-    elif is_list(of):
-        of = pa.list_(_field(of.value_field))
-    elif facts.get(_LONG) == b"TIME":
-        of = pa.time64("us")
+    is_time = facts.get(_LONG) == b"TIME"
+    of = pa.time64("us") if is_time else rebuilt(field.type, lambda child, _: _field(child))
     return with_id(field.with_type(of), None if number is None else int(number))
 
 
@@ -93,17 +92,6 @@ def _has_timestamps(of: pa.DataType) -> bool:
     return pa.types.is_timestamp(of) or any(_has_timestamps(of.field(place).type) for place in range(of.num_fields))
 
 
-def _beyond(column: str, file: str) -> Unsupported:
-    return Unsupported(
-        f"column {column!r} of file {file!r} has timestamps outside of the years 1677 to 2262, which cannot be read from ORC; "
-        "rewrite the file as Parquet",
-        key="table.feature",
-        feature="timestamps in ORC",
-        column=column,
-        file=file,
-    )
-
-
 class _Timestamps:
     """The ranges of the timestamps of a file, from the statistics in its footer."""
 
@@ -116,8 +104,8 @@ class _Timestamps:
         footer_bytes = postscript.number(1)
         file.seek(max(size - 1 - length - footer_bytes, 0))
         footer = _Message(_unchunked(file.read(footer_bytes), _CODECS.get(postscript.number(2), "")))
-        self._types = [_Message(each) for each in footer.parts(4)]
-        self._statistics = [_Message(each) for each in footer.parts(7)]
+        self._types = [_Message(part) for part in footer.parts(4)]
+        self._statistics = [_Message(part) for part in footer.parts(7)]
 
     def fit_nanoseconds(self, column: int) -> bool:
         """Can 64-bit nanoseconds represent the timestamps of the column at this place, also of those nested in it?"""

@@ -26,7 +26,7 @@ from skiway.foundation.cache import Cache
 from skiway.security.source_access import location
 
 if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile, RowGroupMetaData
+    from pyarrow.parquet import ParquetFile
 
 _BUFFER_BYTES: Final = 1 << 20  # to read ahead per column, instead of a whole row group
 _CHECK_BYTES: Final = 500  # that a check takes in the cache
@@ -39,22 +39,19 @@ def open_file(files: Files, path: str) -> Iterator[ParquetFile]:
         yield _parquet(file, path, read_footer(file, path, files))
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """An open file, its footer, and the check of its pages."""
-
-    parquet: ParquetFile
-    footer: Footer
-    pages: PageCheck
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CheckedFile:
     """A Parquet file whose footer is valid. Its `pages` must be checked before they are read from `source`."""
 
+    path: str
     source: pa.NativeFile
     footer: Footer
     pages: PageCheck
+
+    @cached_property
+    def parquet(self) -> ParquetFile:
+        """The file as pyarrow reads it."""
+        return _parquet(self.source, self.path, self.footer)
 
 
 @contextmanager
@@ -71,14 +68,7 @@ def checked_file(files: Files, path: str) -> Iterator[CheckedFile]:
             pages = PageGuard(file, path)
             source = pa.PythonFile(pages, "r")
         pages.set_footer(footer.metadata)
-        yield CheckedFile(source, footer, pages)
-
-
-@contextmanager
-def _open_checked(files: Files, path: str) -> Iterator[_Opened]:
-    """Open a Parquet file as `open_file` does, with the check of its pages."""
-    with checked_file(files, path) as found:
-        yield _Opened(_parquet(found.source, path, found.footer), found.footer, found.pages)
+        yield CheckedFile(path, source, footer, pages)
 
 
 def _checks_of(version: Hashable | None, files: Files) -> Once:
@@ -114,16 +104,19 @@ def _parquet(file: pa.NativeFile, path: str, footer: Footer | None) -> ParquetFi
 
 def parquet_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
     """Read the requested rows of a file; batches may be empty."""
-    with _open_checked(scan.files, file.path) as opened:
+    with checked_file(scan.files, file.path) as opened:
         source = scan.assign_ids(opened.parquet.schema_arrow, file.path)  # as decoded: INT96 without its time zone
         groups = _matching_groups(scan, opened.footer, source)
-        groups = groups if scan.share is None else _shared(groups, *scan.share)
+        if scan.share is not None:  # row groups that are next to each other in the file
+            number, shares = scan.share
+            first, end = (groups.num_rows * place // shares for place in (number, number + 1))
+            groups = groups.slice(first, end - first)
         if not groups.num_rows:
             return
         whole = _GroupReader(scan, file, opened, source)
         probe = _Probe(scan, file, opened, source) if _is_worth_probing(scan) else None
-        first = scan.first_batch_rows or scan.batch_rows
-        sizes = chain([min(first, scan.batch_rows)], repeat(scan.batch_rows))
+        first_rows = min(scan.first_batch_rows or scan.batch_rows, scan.batch_rows)
+        sizes = chain([first_rows], repeat(scan.batch_rows))
         places = zip(groups["row_group"].to_pylist(), groups["start"].to_pylist(), strict=True)
         for (group, start), size in zip(places, sizes, strict=False):
             if probe is None or probe.is_futile:
@@ -145,7 +138,8 @@ def matching_part(scan: Scan, path: str) -> MatchingPart | None:
         return None  # the scan raises the error
     groups = _matching_groups(scan, footer, scan.assign_ids(footer.metadata.schema.to_arrow_schema(), path))
     chosen = [footer.metadata.row_group(number) for number in groups["row_group"].to_pylist()]
-    return MatchingPart(len(chosen), sum(map(_compressed_bytes, chosen)))
+    sizes = (group.column(place).total_compressed_size for group in chosen for place in range(group.num_columns))
+    return MatchingPart(len(chosen), sum(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +155,6 @@ def _matching_groups(scan: Scan, footer: Footer, source: pa.Schema) -> pa.Table:
     return pruned(groups, scan.filter, scan.schema)
 
 
-def _compressed_bytes(group: RowGroupMetaData) -> int:
-    return sum(group.column(place).total_compressed_size for place in range(group.num_columns))
-
-
 def _is_worth_probing(scan: Scan) -> bool:
     """Is there a filter, and are there columns that it does not need?"""
     return scan.filter is not None and scan.mask is not None and not scan.filter.columns.issuperset(scan.columns)
@@ -173,12 +163,12 @@ def _is_worth_probing(scan: Scan) -> bool:
 class _GroupReader:
     """Reads row groups of one file, with all columns of the scan."""
 
-    def __init__(self, scan: Scan, file: DataFile, opened: _Opened, source: pa.Schema) -> None:
+    def __init__(self, scan: Scan, file: DataFile, opened: CheckedFile, source: pa.Schema) -> None:
         self._scan, self._parquet, self._pages = scan, opened.parquet, opened.pages
         self._rows = FileRows(scan, file, source)
 
     def decoded(self, group: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Decode a row group in batches of so many rows."""
+        """Decode a row group in batches of `batch_rows`."""
         self._pages.check(group, self._rows.names)
         yield from self._parquet.iter_batches(batch_rows, row_groups=[group], columns=self._rows.names)
 
@@ -206,7 +196,7 @@ class _Probe:
     group had matching rows, `is_futile` says that this does not pay.
     """
 
-    def __init__(self, scan: Scan, file: DataFile, opened: _Opened, source: pa.Schema) -> None:
+    def __init__(self, scan: Scan, file: DataFile, opened: CheckedFile, source: pa.Schema) -> None:
         self._scan = scan
         self._filtered = _GroupReader(replace(scan, columns=(), positions=False), file, opened, source)
         # Deleted rows are not among those that the filter matches.
@@ -240,12 +230,6 @@ class _Probe:
 def _taken(batch: pa.RecordBatch, places: Positions) -> pa.RecordBatch:
     columns = [without_views(column) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names).take(pa.array(places)) if columns else batch
-
-
-def _shared(groups: pa.Table, number: int, shares: int) -> pa.Table:
-    """A share of the row groups, which are next to each other in the file."""
-    first, end = (groups.num_rows * place // shares for place in (number, number + 1))
-    return groups.slice(first, end - first)
 
 
 def _filtered(scan: Scan) -> list[Leaf]:

@@ -27,10 +27,10 @@ _DEPTH: Final = 1  # batches to read ahead per file; more would only use memory
 _AT_ONCE: Final = 2  # files
 
 
-def read_ahead(sources: Iterable[S], read: Callable[[S], Generator[T]], *, at_once: int = _AT_ONCE) -> Iterator[T]:
+def read_ahead(sources: Iterable[S], read: Callable[[S], Generator[T]]) -> Iterator[T]:
     """Yield the items that `read` yields for each source, in order; the next source is started in advance."""
     coming = (ReadAhead(read(source)) for source in sources)
-    begun = deque(islice(coming, at_once))
+    begun = deque(islice(coming, _AT_ONCE))
     try:
         while begun:
             yield from begun[0]

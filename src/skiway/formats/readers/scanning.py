@@ -100,7 +100,12 @@ class FileRows:
     """
 
     def __init__(self, scan: Scan, file: DataFile, source: pa.Schema) -> None:
-        _check_distinct(source, file)
+        if len(set(source.names)) < len(source.names):
+            raise Unsupported(
+                f"file {file.path!r} has duplicate column names ({', '.join(source.names)}); rewrite it",
+                key="file.ambiguous",
+                file=file.path,
+            )
         self._scan, self._file = scan, file
         found = {number: each for each in source if (number := field_id(each)) is not None}
         self._columns = [_Column.of(target, found, file) for target in scan.input_schema]
@@ -169,15 +174,6 @@ class _Column:
             return missing_column(self.target, count, file.constants.get(field_id(self.target) or -1), file=file.path)
         array = batch.column(self.name)
         return array if self.convert is None else self.convert(array)
-
-
-def _check_distinct(source: pa.Schema, file: DataFile) -> None:
-    if len(set(source.names)) < len(source.names):
-        raise Unsupported(
-            f"file {file.path!r} has duplicate column names ({', '.join(source.names)}); rewrite it",
-            key="file.ambiguous",
-            file=file.path,
-        )
 
 
 def _positions(start: int, rows: int) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The columns of a table, as they are stored and as they are announced to clients.
+"""The columns of a table, as they are stored and as they are announced to clients, and their statistics.
 
 Clients match columns by name, case-insensitively, and have a hidden column `rowid`. Tables match columns by field id.
 So announced names may differ: of two names that are equal to clients, the second gets a number as a suffix.
@@ -6,26 +6,37 @@ So announced names may differ: of two names that are equal to clients, the secon
 The client that created a table knows its columns in the types it asked for, some of which Iceberg does not have: its
 SMALLINT is stored as an integer. Its rows are converted on the way in and out. Others, and the same client after the
 next ATTACH, know the stored types.
+
+DuckDB's optimizer relies on statistics: bounds may be wider than the data, never narrower. They come from the profile of the
+snapshot or, for columns that were not profiled, are merged from the statistics of the table's files. DuckDB asks for one column
+after the other, so those of all columns of a snapshot are computed at once, and cached.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from skiway.airport import ColumnStatistics
 from skiway.airport.conversion import to_column
 from skiway.airport.server.tickets import table_changed
 from skiway.airport.wire.duckdb_sql import castable_type, duckdb_type
 from skiway.errors import InvalidArgument, Unsupported
+from skiway.formats import Snapshot, TableHandle, data_files
 from skiway.formats.extension_types import EXTENSION
 from skiway.formats.readers.conform import converter
 from skiway.formats.schemas import field_id, with_id
+from skiway.formats.statistics import bound_type, merged_units
+from skiway.foundation.cache import Cache
+from skiway.metastore import Realm, statistics
+from skiway.metastore.statistics.bounds import bound, logical_type
+from skiway.model import v1
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -114,16 +125,10 @@ def _check_same(known: pa.Field, now: pa.Field, table: str) -> None:
 @lru_cache(maxsize=10_000)
 def columns_of(schema_json: str) -> Columns:
     """The columns of a schema in Iceberg's JSON format. Raise `ValueError` if it is invalid."""
-    from pyiceberg.exceptions import ValidationError
-
     from skiway.formats.iceberg.metadata_files import parsed_schema
 
     parsed = json.loads(schema_json)
-    try:
-        schema = parsed_schema(parsed)
-    except (ValidationError, TypeError, LookupError, AttributeError) as error:
-        raise ValueError(str(error)) from error
-    return _columns(schema, parsed)
+    return _columns(parsed_schema(parsed), parsed)
 
 
 def columns_in(schema: Schema) -> Columns:
@@ -219,3 +224,111 @@ def with_nulls(batches: Iterator[pa.RecordBatch], gone: Sequence[pa.Field]) -> I
         nulls = [pa.nulls(batch.num_rows, field.type) for field in gone]
         names = [*batch.schema.names, *(field.name for field in gone)]
         yield pa.RecordBatch.from_arrays([*batch.columns, *nulls], names=names)
+
+
+_MAX_BYTES: Final = 64 << 20
+_COLUMN_BYTES: Final = 500  # of a column's statistics in memory, without the values of strings
+
+_ByName: TypeAlias = Mapping[str, ColumnStatistics]
+
+
+class StatisticsCache:
+    """The statistics of the snapshots that were asked for most recently, up to `max_bytes` in total."""
+
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self._cache = Cache[tuple[str, ...], _ByName](max_bytes, weigh=_weight)
+
+    def of(
+        self, realm: Realm, table_id: str, snapshot: Snapshot, columns: Columns, *, handle: Callable[[], TableHandle]
+    ) -> _ByName:
+        """The statistics of all columns in a snapshot, by name. `handle` reads the snapshot."""
+        profile = statistics.column_statistics_address(realm, table_id, snapshot.id)
+        key = (realm.account_id, table_id, str(snapshot.id), snapshot.digest, columns.id, profile)
+        return self._cache.get(key, lambda: _all_columns(realm, table_id, snapshot, columns.stored, handle()))
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+
+def _weight(found: _ByName) -> int:
+    bounds = (bound for each in found.values() for bound in (each.min, each.max))
+    texts = sum(len(bound.as_buffer()) for bound in bounds if isinstance(bound, pa.BinaryScalar) and bound.is_valid)
+    return _COLUMN_BYTES * (len(found) + 1) + texts
+
+
+def _all_columns(
+    realm: Realm, table_id: str, snapshot: Snapshot, columns: pa.Schema, handle: TableHandle
+) -> dict[str, ColumnStatistics]:
+    known = statistics.column_statistics(realm, table_id, snapshot.id)
+    profiled = {each.column_id: each for each in statistics.without_outdated(known, handle.defaults)}
+    flat = (field for field in columns if not (field.type.num_fields or pa.types.is_dictionary(field.type)))
+    numbers = {field.name: field_id(field) for field in flat}
+    merged = None
+    if not profiled.keys() >= set(numbers.values()):
+        merged = merged_units(data_files(handle.files(snapshot))["stats"].combine_chunks())
+    found = {}
+    for field in columns:
+        number = numbers.get(field.name)
+        column = None if number is None else profiled.get(number)
+        if column is not None:
+            found[field.name] = _of_profile(column, field.type)
+        elif number is None or merged is None:
+            found[field.name] = ColumnStatistics()
+        else:
+            found[field.name] = _of_files(merged, number, field.type)
+    return found
+
+
+def _of_profile(column: v1.ColumnStats, of: pa.DataType) -> ColumnStatistics:
+    nulls, distinct = statistics.counted_nulls(column), statistics.distinct_count(column)
+    low, high = None, None
+    nans = column.nan_count if column.HasField("nan_count") else None
+    if column.HasField("min") and column.HasField("max") and _has_no_nan(of, nans):
+        low, high = (_value(column.logical_type, text, of) for text in (column.min, column.max))
+    return ColumnStatistics(
+        min=low,
+        max=high,
+        has_null=None if nulls is None else nulls > 0,
+        has_not_null=None if nulls is None else column.value_count > nulls,
+        distinct_count=None if distinct is None else round(distinct),
+    )
+
+
+def _of_files(merged: pa.StructArray, number: int, of: pa.DataType) -> ColumnStatistics:
+    place = merged.type.get_field_index(str(number))
+    if place < 0:
+        return ColumnStatistics()
+    known = merged.field(place)[0]
+    values, nulls = known["value_count"].as_py(), known["null_count"].as_py()
+    bounded = _has_no_nan(of, known["nan_count"].as_py()) and known["min"].type == bound_type(of)
+    return ColumnStatistics(
+        min=known["min"] if bounded and known["min"].is_valid else None,
+        max=known["max"] if bounded and known["max"].is_valid else None,
+        has_null=None if nulls is None else nulls > 0,
+        has_not_null=None if None in (values, nulls) else values > nulls,
+    )
+
+
+def _has_no_nan(of: pa.DataType, nans: int | None) -> bool:
+    """Whether the column has no NaN, which DuckDB treats as greater than all numbers but bounds do not cover."""
+    return not pa.types.is_floating(of) or nans == 0
+
+
+def _value(kind: str, text: str, of: pa.DataType) -> pa.Scalar | None:
+    """A bound as a value of the column's type; None if it is invalid, for example after a change of the type."""
+    try:
+        value: Any = bound(logical_type(kind), text).value
+        return None if value is None else pa.scalar(value, bound_type(of))
+    except (ValueError, TypeError, OverflowError, pa.ArrowException):
+        return None
+
+
+def in_type(found: ColumnStatistics, stored: pa.Field, announced: pa.Field) -> ColumnStatistics:
+    """The statistics with bounds in the announced type; without bounds if it cannot represent them."""
+    if stored.type == announced.type or None in (found.min, found.max):
+        return found
+    try:
+        low, high = (to_column(pa.repeat(bound, 1), announced)[0] for bound in (found.min, found.max))
+    except InvalidArgument:
+        return replace(found, min=None, max=None)
+    return replace(found, min=low, max=high)

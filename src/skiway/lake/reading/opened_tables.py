@@ -57,8 +57,7 @@ class Sources:
             raise PreconditionFailed(f"connector {connector.display_name!r} is being deleted", key="connector.deleting")
         # The secret is read only when the source is opened: new credentials also change the connector's record.
         return self._cache.get(
-            (realm.account_id, found.etag),
-            lambda: stored_upstream(realm, connector, self._secrets).open(self._opener),
+            (realm.account_id, found.etag), lambda: stored_upstream(realm, connector, self._secrets).open(self._opener)
         )
 
 
@@ -141,9 +140,9 @@ class Handles:
         if isinstance(handle, ParquetTable):
             return self._listed(realm, table.resource_id.id, handle, known.snapshot_id)
         opened, stored = OpenedTable(handle, None), _snapshot(known)
-        for each in opened.snapshots:
-            if each.id == stored.id and not _differ(each.digest, stored.digest):
-                return replace(opened, current=each)
+        for snapshot in opened.snapshots:
+            if snapshot.id == stored.id and not _differ(snapshot.digest, stored.digest):
+                return replace(opened, current=snapshot)
         raise PreconditionFailed(
             f"its snapshot {stored.id} no longer exists upstream; synchronise the connector", key="snapshot.gone"
         )
@@ -282,7 +281,7 @@ class AppendedRange:
                 f"table {name!r} has the format {table.handle.format}: appended rows can only be read from Iceberg tables",
                 key="snapshot.range",
             )
-        known = {each.id: each for each in table.snapshots}
+        known = {snapshot.id: snapshot for snapshot in table.snapshots}
         last = found = snapshot_with_id(table, self.until)
         if self.after is not None:
             snapshot_with_id(table, self.after)

@@ -35,8 +35,7 @@ import pyarrow.compute as pc
 
 from skiway.airport import ScanOptions, Table
 from skiway.airport.conversion import plain_type
-from skiway.airport.results import record_batches
-from skiway.airport.tables import ArrowData, project_schema
+from skiway.airport.tables import ArrowData, project_schema, record_batches
 from skiway.airport.wire.duckdb_sql import castable_type
 from skiway.errors import Conflict, LimitExceeded
 from skiway.formats import FILE_ORDINAL, ROW_POSITION, MatchingPart, WholeFile, field_id
@@ -105,7 +104,7 @@ def split(
 
 
 def _balanced(snapshot_id: int, files: Sequence[tuple[int, int]], wanted: int) -> list[Part]:
-    """So many parts of whole files, which are given by size and ordinal."""
+    """Parts of whole files, of which `files` has sizes and ordinals: as many as `wanted`."""
     loads = [(0, number) for number in range(wanted)]
     chosen: list[list[int]] = [[] for _ in range(wanted)]
     for size, ordinal in sorted(files, reverse=True):
@@ -287,7 +286,7 @@ def _column(column: pa.Field, file: WholeFile) -> FileColumn | None:
 def _is_unambiguous(stored: Mapping[int, pa.Field], columns: Sequence[FileColumn]) -> bool:
     """Whether each name is that of one column only, and some column is read: DuckDB does not distinguish the cases of names."""
     names = [field.name.casefold() for field in stored.values()]
-    return len(set(names)) == len(names) and any(each.stored_as is not None for each in columns)
+    return len(set(names)) == len(names) and any(column.stored_as is not None for column in columns)
 
 
 _BITS: Final = 63
@@ -342,30 +341,36 @@ class RowIds:
         return ordinals, numbers & ((1 << self.position_bits) - 1)
 
 
-class WithRowIds(Table):
-    """A table with its row ids as a usual column, `MERGE_ROWID`: queries do not see row ids."""
+class ScannedTable(Table):
+    """A table whose rows a function returns."""
 
     comment = ""
 
     def __init__(self, name: str, schema: pa.Schema, scan: Callable[[ScanOptions], ArrowData]) -> None:
-        self.name, self._original, self._scan = name, schema, scan
-        self._schema = pa.schema(
-            [*(field for field in schema if field.name != ROWID), pa.field(MERGE_ROWID, pa.int64())]
-        )
+        self.name, self._schema, self._scan = name, schema, scan
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the table, and the row id."""
+        """The columns as the client knows them."""
         return self._schema
 
-    def scan(self, options: ScanOptions) -> Iterator[pa.RecordBatch]:
-        """The rows of the table."""
-        wanted = self._schema.names if options.columns is None else list(options.columns)
-        read = [ROWID if name == MERGE_ROWID else name for name in wanted]
-        found = self._scan(ScanOptions(columns=read))
-        shown = pa.schema([self._schema.field(name) for name in wanted])
-        for batch in record_batches(found, project_schema(self._original, read)):
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=shown)
+    def scan(self, options: ScanOptions) -> ArrowData:
+        """The rows."""
+        return self._scan(options)
+
+
+def with_row_ids(name: str, schema: pa.Schema, scan: Callable[[ScanOptions], ArrowData]) -> ScannedTable:
+    """A table with its row ids as a usual column, `MERGE_ROWID`: queries do not see row ids."""
+    shown = pa.schema([*(field for field in schema if field.name != ROWID), pa.field(MERGE_ROWID, pa.int64())])
+
+    def rows(options: ScanOptions) -> Iterator[pa.RecordBatch]:
+        wanted = shown.names if options.columns is None else list(options.columns)
+        read = [ROWID if column == MERGE_ROWID else column for column in wanted]
+        columns = pa.schema([shown.field(column) for column in wanted])
+        for batch in record_batches(scan(ScanOptions(columns=read)), project_schema(schema, read)):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=columns)
+
+    return ScannedTable(name, shown, rows)
 
 
 def numbered(rows: pa.RecordBatchReader, ids: RowIds) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,8 @@ A client sends the binding of a table back with every call, so that no server re
     3f2c…@4-9ab0        the id of the table and the id of its schema that the client knows
     3f2c…@4-9ab0@eJx…   the same for the client that created the table, with the columns whose types it chose
 
+    rows-follow:eJx…    the definition of a table that CREATE TABLE … AS creates with its first rows
+
 The second form also tells the INSERT of CREATE TABLE … AS from any other: see `skiway.lake.context`.
 """
 
@@ -16,11 +18,13 @@ from __future__ import annotations
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from skiway.airport import TimePoint, current_request
@@ -64,19 +68,60 @@ class Binding:
         table_id, columns_id, packed = cls.split(text)
         if packed is None:
             return cls(table_id, columns_id)
-        try:
+        with _from_this_server("DETACH and ATTACH again"):
             wanted = pa.ipc.read_schema(pa.py_buffer(unpack(packed))) if packed else pa.schema([])
-        except (ValueError, zlib.error, pa.ArrowException, OSError) as error:
-            raise InvalidArgument(
-                "the table's binding is not from this server: DETACH and ATTACH again", key="table.binding"
-            ) from error
-        return cls(table_id, columns_id, wanted)
+            return cls(table_id, columns_id, wanted)
 
     def __str__(self) -> str:
         text = f"{self.table_id}@{self.columns_id}"
         if self.wanted is None:
             return text
         return f"{text}@{pack(self.wanted.serialize().to_pybytes()) if len(self.wanted) else ''}"
+
+
+_PENDING: Final = "rows-follow:"
+
+
+class PendingCreate(msgspec.Struct, frozen=True, array_like=True):
+    """The definition of a table that is created when its first rows arrive."""
+
+    columns: bytes  # a serialized Arrow schema
+    replace: bool
+    comment: str = ""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table."""
+        return pa.ipc.read_schema(pa.py_buffer(self.columns))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of the table."""
+        return {"comment": self.comment} if self.comment else {}
+
+    def binding(self) -> str:
+        """The definition as a text that clients send back."""
+        return _PENDING + pack(msgspec.msgpack.encode(self))
+
+    @classmethod
+    def of(cls, binding: str) -> PendingCreate | None:
+        """The definition in a binding; None for the binding of an existing table."""
+        if not binding.startswith(_PENDING):
+            return None
+        with _from_this_server("CREATE the table again"):
+            pending = msgspec.msgpack.decode(unpack(binding.removeprefix(_PENDING)), type=cls)
+            _ = pending.schema
+            return pending
+
+
+@contextmanager
+def _from_this_server(remedy: str) -> Iterator[None]:
+    """A block that reads a binding; raise `InvalidArgument` if it is malformed."""
+    try:
+        yield
+    except (ValueError, zlib.error, msgspec.MsgspecError, pa.ArrowException, OSError) as error:
+        message = f"the table's binding is not from this server: {remedy}"
+        raise InvalidArgument(message, key="table.binding") from error
 
 
 def pack(data: bytes) -> str:

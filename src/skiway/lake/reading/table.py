@@ -31,31 +31,16 @@ from skiway.airport import (
     TimeTravel,
     current_request,
 )
-from skiway.airport.results import CountedBatches
-from skiway.airport.tables import ArrowData, with_parsed_filter
+from skiway.airport.tables import ArrowData, CountedBatches, with_parsed_filter
 from skiway.errors import Unsupported
 from skiway.formats import MatchingPart, Snapshot, TableHandle, WholeFile
 from skiway.formats.schemas import field_id
 from skiway.lake.context import unit_of_work
-from skiway.lake.policies import OriginalRows, RestrictedRows, pruning_filter, with_optional
-from skiway.lake.reading.columns import ROWID, Columns, with_nulls
-from skiway.lake.reading.scans import (
-    MAX_FILES,
-    MAX_PARTS,
-    MAX_REMOTE_FILES,
-    Part,
-    Plan,
-    RowIds,
-    WithRowIds,
-    file_groups,
-    is_direct,
-    is_nested,
-    numbered,
-    split,
-    without_empty,
-)
+from skiway.lake.policies import RestrictedRows, pruning_filter, with_optional
+from skiway.lake.reading import scans
+from skiway.lake.reading.columns import ROWID, Columns, in_type, with_nulls
+from skiway.lake.reading.scans import Part, Plan, RowIds
 from skiway.lake.reading.state import TableInCall, TableState
-from skiway.lake.reading.statistics import in_type
 from skiway.metastore.resources.catalogs import SCAN_MODE, ScanMode
 from skiway.model import v1
 from skiway.sandbox.relations import FileGroup
@@ -94,14 +79,16 @@ def file_calls(
     columns: Columns, handle: TableHandle, snapshot: Snapshot, parts: Sequence[pa.Table]
 ) -> list[FunctionCall] | None:
     """The calls with which the client reads the files of each part; None if it would not read what the server does."""
-    if len(columns.wanted) or not all(is_direct(each) and not is_nested(each.type) for each in columns.stored):
+    if len(columns.wanted) or not all(
+        scans.is_direct(each) and not scans.is_nested(each.type) for each in columns.stored
+    ):
         return None
     calls = []
     for part in parts:
         files = handle.plain_files(snapshot, part)
-        if not files or not all(_has(columns, each) and _PATTERN.isdisjoint(each.path) for each in files):
+        if not files or not all(_has(columns, file) and _PATTERN.isdisjoint(file.path) for file in files):
             return None
-        calls.append(FunctionCall("read_parquet", [each.path for each in files], hive_partitioning=False))
+        calls.append(FunctionCall("read_parquet", [file.path for file in files], hive_partitioning=False))
     return calls
 
 
@@ -217,14 +204,14 @@ def parts(state: TableState, options: ScanOptions, mode: ScanMode) -> Sequence[P
     files = _chosen_files(state, options, readable)
     most, part_bytes = table.context.max_parts, table.context.part_bytes
     if mode != "server" and table.restriction is None:  # files have all rows and columns
-        groups = [part.of(files) for part in split(snapshot.id, files, part_bytes=1, most=most)]
+        groups = [part.of(files) for part in scans.split(snapshot.id, files, part_bytes=1, most=most)]
         calls = file_calls(table.columns, state.handle, snapshot, groups)
         if calls is not None:
             log_plan(state, options, files, len(calls), reader="client")
             return calls
     matching = _matching_parts(state, files, options, readable)
-    files = without_empty(files, matching)
-    planned = split(snapshot.id, files, part_bytes=part_bytes, most=most, within_files=True, matching=matching)
+    files = scans.without_empty(files, matching)
+    planned = scans.split(snapshot.id, files, part_bytes=part_bytes, most=most, within_files=True, matching=matching)
     log_plan(state, options, files, len(planned))
     return planned
 
@@ -243,7 +230,7 @@ def _matching_parts(
 
     A part without matching rows costs the client 5 ms. A lookup in a file of 100 MiB had three of them.
     """
-    if not options.filter or files.num_rows > MAX_PARTS:
+    if not options.filter or files.num_rows > scans.MAX_PARTS:
         return {}
     size = pc.sum(files["size_bytes"], min_count=0).as_py()
     is_parquet = pc.all(pc.equal(files["format"], "parquet"), min_count=0).as_py()
@@ -262,7 +249,7 @@ def all_rows(
 def original_rows(state: TableState, options: ScanOptions) -> Iterator[pa.RecordBatch]:
     """The rows as they are stored, for policies to be applied."""
     files = _chosen_files(state, options, state.readable())
-    return all_rows(state, split(state.snapshot.id, files), options)
+    return all_rows(state, scans.split(state.snapshot.id, files), options)
 
 
 def part_rows(state: TableState, part: Part, options: ScanOptions) -> CountedBatches:
@@ -286,7 +273,7 @@ def part_rows(state: TableState, part: Part, options: ScanOptions) -> CountedBat
         first_batch_rows=None if options.filter else FIRST_BATCH_ROWS,
         share=part.share,
     )
-    batches = numbered(rows, RowIds.of(table.id, snapshot.id, all_files)) if ROWID in wanted else iter(rows)
+    batches = scans.numbered(rows, RowIds.of(table.id, snapshot.id, all_files)) if ROWID in wanted else iter(rows)
     if len(table.columns.wanted):
         batches = (table.columns.shown(batch, table=table.name) for batch in batches)
     gone = [schema.field(name) for name in wanted if name != ROWID and name not in there]
@@ -297,13 +284,13 @@ def part_rows(state: TableState, part: Part, options: ScanOptions) -> CountedBat
 def whole_files(state: TableState, options: ScanOptions) -> list[FileGroup] | None:
     """The files for DuckDB to read, if it reads them as a scan does."""
     columns, snapshot = state.table.columns.stored, state.snapshot
-    if not all(map(is_direct, columns)):
+    if not all(map(scans.is_direct, columns)):
         return None  # without a plan, which a scan makes
     readable = state.readable()
     chosen = _chosen_files(state, options, readable)
-    has_all = len(readable) == len(columns) and chosen.num_rows <= MAX_FILES
-    files = state.handle.whole_files(snapshot, chosen, max_remote=MAX_REMOTE_FILES) if has_all else None
-    groups = None if files is None else file_groups(readable, files)
+    has_all = len(readable) == len(columns) and chosen.num_rows <= scans.MAX_FILES
+    files = state.handle.whole_files(snapshot, chosen, max_remote=scans.MAX_REMOTE_FILES) if has_all else None
+    groups = None if files is None else scans.file_groups(readable, files)
     if groups is not None:
         log_plan(state, options, chosen, 1)
     return groups
@@ -362,7 +349,7 @@ def restricted_rows(table: TableInCall, options: ScanOptions) -> Iterator[pa.Rec
             yield from part_rows(state, part, pruned) if part and part.ordinals else original_rows(state, pruned)
 
     has_ids = not table.restriction.filters  # the positions of rows would tell how many are hidden
-    base = (WithRowIds if has_ids else OriginalRows)(table.name, table.columns.announced, original)
+    base = (scans.with_row_ids if has_ids else scans.ScannedTable)(table.name, table.columns.announced, original)
     return under_policies(table, base).rows(options)
 
 

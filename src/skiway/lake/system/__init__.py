@@ -2,7 +2,3 @@
 
 `schema` serves it and its tables of jobs and scans; `tables` computes the rows of the others.
 """
-
-from skiway.lake.system.schema import SystemSchema
-
-__all__ = ["SystemSchema"]

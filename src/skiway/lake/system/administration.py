@@ -17,24 +17,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
-from skiway.airport import Parameter
 from skiway.config import shown as shown_setting
 from skiway.config.settings import known
 from skiway.errors import InvalidArgument
 from skiway.flightsql import READING
 from skiway.lake.context import Context
-from skiway.lake.system.effects import ActingFunction
-from skiway.lake.system.scanning import (
-    Row,
-    SystemScan,
-    enum_name,
-    moment_of,
-    place_of,
-    system_table,
-    unknown,
-)
+from skiway.lake.system.effects import ActingFunction, parameters_of
+from skiway.lake.system.tables import Row, SystemScan, enum_name, moment_of, place_of, schema_of, system_table, unknown
 from skiway.metastore import events as metastore_events
 from skiway.metastore import policies as metastore_policies
 from skiway.metastore import queries as metastore_queries
@@ -159,8 +148,10 @@ _STATEMENTS: Final = (
 )
 def queries(scan: SystemScan) -> Iterator[Row]:
     """Statements and leases, from old to new: to administrators those of the account, to all others their own."""
-    rows = sorted([*_running(scan), *_leases(scan)], key=lambda row: row[queries.schema.get_field_index("started_at")])
-    yield from rows
+    names: dict[str, str] = {}
+    leases = [_query_row(scan, query, names) for query in metastore_queries.scan(scan.realm)]
+    started_at = queries.schema.get_field_index("started_at")
+    yield from sorted([*_running(scan), *leases], key=lambda row: row[started_at])
 
 
 def _running(scan: SystemScan) -> Iterator[Row]:
@@ -173,11 +164,6 @@ def _running(scan: SystemScan) -> Iterator[Row]:
         used = [{"table": name, "snapshot_id": None}] if served.name else []
         identity = (served.correlation_id, "statement", "running", caller, served.operation)
         yield (*identity, 1, used, began, began, None)
-
-
-def _leases(scan: SystemScan) -> Iterator[Row]:
-    names: dict[str, str] = {}
-    yield from (_query_row(scan, each, names) for each in metastore_queries.scan(scan.realm))
 
 
 def _query_row(scan: SystemScan, query: v1.QueryDescriptor, names: dict[str, str]) -> Row:
@@ -205,13 +191,13 @@ class EndQueryFunction(ActingFunction):
 
     name = "end_query"
     comment = "Ends a transaction or query that skiway.queries lists: end_query('…')."
-    parameters = (Parameter("query_id", pa.string()),)
-    result = pa.schema({"query_id": pa.string(), "state": pa.string()})
+    parameters = parameters_of("query_id text")
+    result = schema_of("query_id text, state text")
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def act(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def act(self, given: Mapping[str, Any]) -> Row:
         """End the query. Callers end their own, administrators those of the account."""
         query_id = (given["query_id"] or "").strip()
         if not query_id:
@@ -221,7 +207,7 @@ class EndQueryFunction(ActingFunction):
         realm = self._context.callers.realm()
         metastore_queries.end(realm, v1.EndQueryRequest(query_id=query_id))
         state = metastore_queries.get(realm, v1.GetQueryRequest(query_id=query_id)).query.state
-        return {"query_id": query_id, "state": enum_name(v1.LeaseState, state, "LS_")}
+        return query_id, enum_name(v1.LeaseState, state, "LS_")
 
 
 @system_table(
@@ -354,10 +340,7 @@ _OF_CALLERS: Final = ("quotas", "query", "sql", "idempotency", "events")
 """The sections that limit what callers do. The others describe the machines, addresses and folders of the operator."""
 
 
-@system_table(
-    "the settings of this server",
-    "key text, value text, default text, description text",
-)
+@system_table("the settings of this server", "key text, value text, default text, description text")
 def settings(scan: SystemScan) -> Iterator[Row]:
     """All settings for operators, the limits of callers for administrators of accounts, and nothing for all others."""
     callers = scan.context.callers

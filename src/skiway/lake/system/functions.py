@@ -15,12 +15,13 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from skiway.airport import Parameter, ScanOptions, Table, TableFunction, current_request
+from skiway.airport import ScanOptions, Table, TableFunction, current_request
 from skiway.airport.wire.duckdb_sql import identifier
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
 from skiway.formats import TableName
 from skiway.lake.context import Context, SparkSql
-from skiway.lake.system.effects import table_name
+from skiway.lake.system.effects import parameters_of, table_name
+from skiway.lake.system.tables import schema_of
 from skiway.metastore.pipelines.spark_sql import parse_query
 from skiway.spark_queries.engine import SparkQuery
 from skiway.sql import Find, Query, unknown_column
@@ -106,11 +107,7 @@ class QueryFunction(TableFunction):
     comment = (
         "Runs a SELECT on the server, next to the files, and returns only its rows; on Spark with engine => 'spark'."
     )
-    parameters = (
-        Parameter("sql", pa.string()),
-        Parameter("schema", pa.string(), named=True),
-        Parameter("engine", pa.string(), named=True),
-    )
+    parameters = parameters_of("sql text, schema? text, engine? text")
 
     def __init__(self, context: Context, catalog: str, find: Find) -> None:
         self._context, self._catalog, self._find = context, catalog, find
@@ -129,7 +126,7 @@ class QueryFunction(TableFunction):
         wanted = schema.names if options.columns is None else options.columns
         for batch in rows:
             if not batch.schema.equals(schema):
-                self._context.query_shapes.forget(key)
+                self._context.query_shapes.discard(key or ())
                 raise PreconditionFailed("the tables of the query have changed since it was planned: run it again")
             yield batch.select(wanted)
 
@@ -143,7 +140,7 @@ class QueryFunction(TableFunction):
 
     def _columns(self, query: Query, key: tuple[str, ...] | None, *, for_spark: bool) -> pa.Schema:
         columns = partial(spark_columns, self._context) if for_spark else self._context.queries.columns
-        return self._context.query_shapes.get(key, lambda: columns(query))
+        return self._context.query_shapes.get(key, lambda: columns(query)) if key else columns(query)
 
     def _key(self, query: Query, *, for_spark: bool) -> tuple[str, ...] | None:
         """What identifies the columns in the calls of one statement; None if the client does not say which these are.
@@ -170,7 +167,7 @@ class ExplainFunction(TableFunction):
 
     name = "explain"
     comment = "Returns DuckDB's plan of a SELECT on the server, which does not run it."
-    parameters = (Parameter("sql", pa.string()), Parameter("schema", pa.string(), named=True))
+    parameters = parameters_of("sql text, schema? text")
 
     def __init__(self, context: Context, query: QueryFunction) -> None:
         self._context, self._of_query = context, query
@@ -217,21 +214,8 @@ class HistogramFunction(TableFunction):
 
     name = "histogram"
     comment = "Counts the values of a column by range, and those of a text column by value: histogram('s.t', 'price', bins => 20)."
-    parameters = (
-        Parameter("name", pa.string()),
-        Parameter("column", pa.string()),
-        Parameter("bins", pa.int32(), named=True),
-    )
-    result: Final = pa.schema(
-        {
-            "kind": pa.string(),
-            "lower": pa.string(),
-            "upper": pa.string(),
-            "count": pa.int64(),
-            "share": pa.float64(),
-            "bar": pa.string(),
-        }
-    )
+    parameters = parameters_of("name text, column text, bins? integer")
+    result: Final = schema_of("kind text, lower text, upper text, count bigint, share double, bar text")
 
     def __init__(self, context: Context, catalog: str, find: Find) -> None:
         self._context, self._catalog, self._find = context, catalog, find

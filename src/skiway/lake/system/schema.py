@@ -15,11 +15,12 @@ import pyarrow as pa
 from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
-from skiway.lake.schema import SYSTEM_SCHEMA
 from skiway.lake.system import administration
 from skiway.lake.system import tables as contents
+from skiway.lake.system.effects import EffectFunction, create_view, drop_view
 from skiway.lake.system.functions import ExplainFunction, HistogramFunction, QueryFunction
-from skiway.lake.system.scanning import (
+from skiway.lake.system.table_functions import EFFECTS
+from skiway.lake.system.tables import (
     Definition,
     Row,
     SystemScan,
@@ -29,18 +30,6 @@ from skiway.lake.system.scanning import (
     readable,
     system_table,
 )
-from skiway.lake.system.table_functions import (
-    BranchFunction,
-    MergeFunction,
-    PartitionByFunction,
-    ProfileFunction,
-    RefreshFunction,
-    RollbackFunction,
-    SortByFunction,
-    TagFunction,
-    UndropFunction,
-)
-from skiway.lake.system.view_functions import CreateViewFunction, DropViewFunction
 from skiway.metastore import catalogs, connectors, namespaces, tables
 from skiway.metastore import jobs as metastore_jobs
 from skiway.metastore import views as metastore_views
@@ -48,19 +37,8 @@ from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.sql import Find
 
-_EFFECTS: Final = (
-    CreateViewFunction,
-    DropViewFunction,
-    RollbackFunction,
-    TagFunction,
-    BranchFunction,
-    UndropFunction,
-    PartitionByFunction,
-    SortByFunction,
-    MergeFunction,
-    RefreshFunction,
-    ProfileFunction,
-)
+SYSTEM_SCHEMA: Final = "skiway"
+
 _NAMES: Final = pa.schema({"schema_name": pa.string(), "table_name": pa.string()})
 
 
@@ -91,7 +69,10 @@ class SystemSchema(Schema):
             ExplainFunction(self._context, query),
             HistogramFunction(self._context, self._catalog.display_name, self._find),
             administration.EndQueryFunction(self._context),
-            *(function(self._context, self._catalog, self._find) for function in _EFFECTS),
+            *(
+                EffectFunction(declared, self._context, self._catalog, self._find)
+                for declared in (create_view, drop_view, *EFFECTS)
+            ),
         ]
 
 
@@ -148,16 +129,13 @@ def jobs(scan: SystemScan) -> Iterator[Row]:
         counts = (job.attempt, job.tables_scanned, job.tables_changed, job.errors)
         moments = map(moment_of, (job.created_at, job.started_at, job.finished_at, job.next_attempt_at))
         state = enum_name(v1.JobState, job.state, "JS_") if job.state else None
-        failures = [(each.table, each.message) for each in job.table_errors]
+        failures = [(error.table, error.message) for error in job.table_errors]
         return (job.job_id, names[connector_id], state, job.message, *counts, *moments, failures, job.damage or None)
 
     yield from map(row, metastore_jobs.scan(scan.realm))
 
 
-_COUNTS: Final = (
-    *("files_considered", "files_read", "files_pruned"),
-    *("bytes_considered", "bytes_read", "endpoints"),
-)
+_COUNTS: Final = (*("files_considered", "files_read", "files_pruned"), *("bytes_considered", "bytes_read", "endpoints"))
 """The columns of plans that tell about the files of a table."""
 
 
@@ -211,9 +189,9 @@ def views(scan: SystemScan) -> Iterator[Row]:
 def _described(view: v1.View) -> Row:
     if view.damage:
         return (*[None] * 8, view.damage)
-    columns = [f"{each.name} {each.logical_type}" for each in view.output_columns]
-    reads = [".".join([each.catalog, *each.path, each.name]) for each in view.base_relations]
-    sql = [(each.dialect, each.sql) for each in view.sql_definitions]
+    columns = [f"{column.name} {column.logical_type}" for column in view.output_columns]
+    reads = [".".join([relation.catalog, *relation.path, relation.name]) for relation in view.base_relations]
+    sql = [(definition.dialect, definition.sql) for definition in view.sql_definitions]
     rights = (enum_name(v1.ViewRights, view.rights, "VR_"), view.definer.subject or None)
     moments = (moment_of(view.created_at), moment_of(view.updated_at))
     return (sql, columns, reads, *rights, view.description or None, *moments, None)

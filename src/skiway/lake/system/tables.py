@@ -1,33 +1,170 @@
-"""The system tables about tables: their columns, snapshots, files, statistics, partitions and quality rules."""
+"""System tables: how they are declared and scanned, and those about tables: their columns, snapshots, files, statistics,
+partitions and quality rules.
+
+A scan has the caller's metastore, and the tables that the caller may see.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway import metastore
+from skiway.errors import Internal, NotFound, PermissionDenied, PreconditionFailed
 from skiway.formats.extension_types import coordinate_system, geometry_type_name
 from skiway.formats.schemas import field_id
+from skiway.foundation.resources import schema_name
+from skiway.lake.context import Context
 from skiway.lake.reading.columns import columns_of
-from skiway.lake.system.scanning import (
-    Row,
-    SystemScan,
-    VisibleTable,
-    arrow_table,
-    enum_name,
-    moment_of,
-    readable,
-    system_table,
-    unknown,
-)
 from skiway.metastore import Realm, connectors, statistics
 from skiway.metastore import quality as metastore_quality
+from skiway.metastore.records.damage import damage_of
+from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
+
+T = TypeVar("T")
+
+Row: TypeAlias = tuple[Any, ...]
+
+_TYPES: Final = {
+    "text": pa.string(),
+    "bigint": pa.int64(),
+    "integer": pa.int32(),
+    "boolean": pa.bool_(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "text[]": pa.list_(pa.string()),
+    "text->text": pa.map_(pa.string(), pa.string()),
+    "text->text[]": pa.map_(pa.string(), pa.list_(pa.string())),
+    "text->bigint": pa.map_(pa.string(), pa.int64()),
+    "leased_table[]": pa.list_(pa.struct({"table": pa.string(), "snapshot_id": pa.int64()})),
+    "counted_value[]": pa.list_(pa.struct({"value": pa.string(), "count": pa.int64()})),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleTable:
+    """A table that the caller may see, and its schema."""
+
+    schema_name: str
+    table: v1.Table
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The first two columns of all tables about tables."""
+        return self.schema_name, self.table.display_name
+
+
+@dataclass(frozen=True, slots=True)
+class SystemScan:
+    """A scan of a system table: the caller's metastore, and the tables that the caller may see."""
+
+    realm: Realm
+    context: Context
+    catalog: str
+    visible: Sequence[VisibleTable]
+
+    def current_id(self, table: v1.Table) -> int | None:
+        """The id of the table's current snapshot."""
+        return metastore.snapshots.current_id(self.realm, table.resource_id.id)
+
+    def statistics_of(self, table: v1.Table, snapshot_id: int | None) -> v1.TableStats | None:
+        """The statistics of the table in a snapshot; None if there are none."""
+        return (
+            None if snapshot_id is None else statistics.table_statistics(self.realm, table.resource_id.id, snapshot_id)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A system table: its columns, and the function that computes its rows.
+
+    The column `damage` says what is wrong with a row whose record is lost or corrupt; it is NULL for all others.
+    """
+
+    name: str
+    comment: str
+    schema: pa.Schema
+    rows: Callable[[SystemScan], Iterator[Row] | pa.Table]
+
+    def __call__(self, scan: SystemScan) -> pa.Table:
+        """The rows of the table as Arrow data."""
+        rows = self.rows(scan)
+        return rows if isinstance(rows, pa.Table) else arrow_table(self.schema, rows)
+
+
+def system_table(
+    comment: str, columns: str
+) -> Callable[[Callable[[SystemScan], Iterator[Row] | pa.Table]], Definition]:
+    """Define a system table with the name of the decorated function, which yields its rows or returns all of them.
+
+    `columns` has the names and types of the columns, such as `"table_id text, row_count bigint"`.
+    """
+    schema = schema_of(columns)
+    return lambda rows: Definition(rows.__name__, comment, schema, rows)
+
+
+def schema_of(columns: str) -> pa.Schema:
+    """The columns that a text declares by their names and types."""
+    fields = (column.split(" ") for column in columns.split(", "))
+    return pa.schema([pa.field(name, _TYPES[kind]) for name, kind in fields])
+
+
+def arrow_table(schema: pa.Schema, rows: Iterator[Row]) -> pa.Table:
+    """An Arrow table made from rows."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def readable(read: Callable[[], T]) -> tuple[T | None, str | None]:
+    """What `read` returns; or None, and what is wrong, if it reads a damaged record."""
+    try:
+        return read(), None
+    except Internal as error:
+        damage = damage_of(error)
+        if damage is None:
+            raise
+        return None, damage
+
+
+def place_of(scan: SystemScan, table_id: str) -> tuple[str, str, str] | None:
+    """The catalog, schema and name of a table; None if it does not exist, or the caller may not see it."""
+    try:
+        table = hierarchy.table(scan.realm, v1.ResourceId(id=table_id)).value
+        namespace = hierarchy.namespace(scan.realm, table.namespace_id).value
+        catalog = hierarchy.catalog(scan.realm, table.catalog_id).value
+    except (NotFound, PermissionDenied, PreconditionFailed):
+        return None
+    return catalog.display_name, schema_name(full_path(namespace)), table.display_name
+
+
+def unknown(schema: pa.Schema, known: int) -> tuple[None, ...]:
+    """The values of all columns but `known` ones."""
+    return (None,) * (len(schema) - known)
+
+
+def moment_of(at: Timestamp) -> datetime | None:
+    """The time of a timestamp; None if it is not set."""
+    return at.ToDatetime(UTC) if at.seconds or at.nanos else None
+
+
+def enum_name(kind: Any, number: int, prefix: str) -> str:
+    """The name of an enum value, in lower case without its prefix."""
+    name: str = kind.Name(number)
+    return name.removeprefix(prefix).lower()
+
 
 # -- tables and their columns -----------------------------------------------------------------------------------------
 
@@ -154,17 +291,23 @@ def files(scan: SystemScan) -> pa.Table:
 
     Only the names are copied.
     """
-    parts = [files.schema.empty_table()]
+    return _of_file_lists(scan, files.schema, _file_rows)
+
+
+def _of_file_lists(
+    scan: SystemScan, schema: pa.Schema, rows: Callable[[VisibleTable, int, pa.Table], pa.Table]
+) -> pa.Table:
+    """The `rows` of the list of files of each current snapshot; of a damaged list, one row with what is wrong."""
+    parts = [schema.empty_table()]
     for shown in scan.visible:
         number = scan.current_id(shown.table)
-        if number is not None:
-            found, damage = readable(
-                partial(statistics.file_statistics, scan.realm, shown.table.resource_id.id, number)
-            )
-            row = (*shown.names, number, *unknown(files.schema, 4), damage)
-            parts.append(
-                _file_rows(shown, number, found) if found is not None else arrow_table(files.schema, iter([row]))
-            )
+        if number is None:
+            continue
+        listed, damage = readable(partial(statistics.file_statistics, scan.realm, shown.table.resource_id.id, number))
+        if listed is None:
+            parts.append(arrow_table(schema, iter([(*shown.names, number, *unknown(schema, 4), damage)])))
+        else:
+            parts.append(rows(shown, number, listed))
     return pa.concat_tables(parts)
 
 
@@ -207,11 +350,9 @@ def column_stats(scan: SystemScan) -> Iterator[Row]:
 
 def _column_row(column: v1.ColumnStats) -> Row:
     optional = [getattr(column, name) if column.HasField(name) else None for name in ("null_count", "nan_count")]
-    mode = column.ndv.WhichOneof("mode")
-    distinct = float(column.ndv.exact) if mode == "exact" else column.ndv.approx.estimate if mode else None
     bounds = [column.min if column.HasField("min") else None, column.max if column.HasField("max") else None]
     values = (column.column_id, column.column_name, column.logical_type, column.value_count)
-    return (*values, *optional, distinct, *bounds)
+    return (*values, *optional, statistics.distinct_count(column), *bounds)
 
 
 @system_table(
@@ -247,22 +388,15 @@ def _spread(column: v1.ColumnStats) -> tuple[Any, Any]:
 )
 def partitions(scan: SystemScan) -> pa.Table:
     """One row per partition of each current snapshot; one row without a partition if the list of files is damaged."""
-    parts = [partitions.schema.empty_table()]
-    for shown in scan.visible:
-        number = scan.current_id(shown.table)
-        if number is None:
-            continue
-        found, damage = readable(partial(statistics.file_statistics, scan.realm, shown.table.resource_id.id, number))
-        if found is None:
-            row = (*shown.names, number, *unknown(partitions.schema, 4), damage)
-            parts.append(arrow_table(partitions.schema, iter([row])))
-            continue
-        counted = statistics.partition_statistics(found)
-        names = [pa.repeat(pa.scalar(each), counted.num_rows) for each in shown.names]
-        snapshot_ids = pa.repeat(pa.scalar(number, pa.int64()), counted.num_rows)
-        damages = pa.nulls(counted.num_rows, pa.string())
-        parts.append(pa.table([*names, snapshot_ids, *counted.columns, damages], schema=partitions.schema))
-    return pa.concat_tables(parts)
+    return _of_file_lists(scan, partitions.schema, _partition_rows)
+
+
+def _partition_rows(shown: VisibleTable, snapshot_id: int, listed: pa.Table) -> pa.Table:
+    counted = statistics.partition_statistics(listed)
+    names = [pa.repeat(pa.scalar(name), counted.num_rows) for name in shown.names]
+    snapshot_ids = pa.repeat(pa.scalar(snapshot_id, pa.int64()), counted.num_rows)
+    damages = pa.nulls(counted.num_rows, pa.string())
+    return pa.table([*names, snapshot_ids, *counted.columns, damages], schema=partitions.schema)
 
 
 @system_table(

@@ -1,4 +1,7 @@
-"""INSERT and CREATE TABLE … AS: rows stream into data files as they arrive, and one commit adds all files.
+"""Changes of managed tables, each of which is one commit; INSERT and CREATE TABLE … AS.
+
+Rows stream into data files as they arrive, and one commit adds all files. Other clients than DuckDB may say in a header that they
+end their transactions themselves. Then INSERT, UPDATE, DELETE and MERGE write files, which the commit of the transaction publishes.
 
 A client sends the columns that it knows, in the types of its session. They are matched by id with the table's current
 columns, which may have other names or wider types. A dropped column cannot be written any more.
@@ -12,17 +15,15 @@ like any other.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport import Bindable, ScanOptions, Statement, Table, Writable, Write
+from skiway.airport import Bindable, ScanOptions, Statement, Table, Writable, Write, current_request
 from skiway.airport.conversion import is_list, list_values, to_column
 from skiway.airport.server.tickets import table_changed
 from skiway.airport.tables import Operation
@@ -34,22 +35,126 @@ from skiway.errors import (
     NotFound,
     PermissionDenied,
     PreconditionFailed,
+    Unsupported,
 )
-from skiway.formats.iceberg.changes.commits import append
+from skiway.formats.iceberg.changes.commits import Producer, append
 from skiway.formats.iceberg.types import arrow_schema, format_version, iceberg_schema, write_defaults
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.formats.schemas import field_id
+from skiway.lake.context import Context, unit_of_work
 from skiway.lake.reading.columns import ROWID, Columns, columns_of
-from skiway.lake.reading.state import pack, unpack
+from skiway.lake.reading.state import PendingCreate
 from skiway.lake.transactions import is_explicit
-from skiway.lake.writing.commits import Changes
-from skiway.metastore.records.policies import Restriction
+from skiway.metastore import Realm, connectors, managed, snapshots
+from skiway.metastore.managed import ManagedTable, TableChange
+from skiway.metastore.records.policies import NOT_CHANGED, Restriction
+from skiway.metastore.transactions.staged_writes import NewWrite
+from skiway.model import v1
 from skiway.sql import unknown_column
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table.metadata import TableMetadata
+
+
+def check_managed(catalog: v1.Catalog) -> None:
+    """Raise unless tables and schemas can be created in the catalog."""
+    if catalog.connector_ref:
+        raise PreconditionFailed(
+            f"catalog {catalog.display_name!r} is read-only: connector {catalog.connector_ref!r} mirrors an external "
+            "catalog in it; change the tables there, or use a managed catalog",
+            key="catalog.not_managed",
+        )
+
+
+def check_auto_commit() -> None:
+    """Raise if the statement is part of an explicit transaction."""
+    if is_explicit():
+        raise Unsupported(
+            "this statement commits by itself and cannot be rolled back: of all statements that write to a lake, only INSERT, "
+            "UPDATE, DELETE and MERGE can be part of an explicit transaction; run this one outside of it",
+            key="transaction.explicit",
+        )
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of one managed table, each of which is one commit."""
+
+    context: Context
+    record: v1.Table
+    within_policies: bool = False
+    """Whether callers whom policies restrict may make the changes, because these reveal nothing."""
+
+    @property
+    def realm(self) -> Realm:
+        """The metastore of the caller's account."""
+        realm = self.context.callers.realm()
+        return realm.without_policies() if self.within_policies else realm
+
+    def check_allowed(self, *, may_stage: bool = False) -> None:
+        """Raise unless the caller may change this table with this statement; `may_stage` in an explicit transaction, too."""
+        self.context.callers.require("table.write", self.record)
+        if not self.record.damage:
+            self.realm.require_unrestricted(self.record, why=NOT_CHANGED)
+        if not (self.record.metadata_location or self.record.damage):
+            raise PreconditionFailed(
+                f"table {self.record.display_name!r} is read-only: connector {self._connector()!r} mirrors it from "
+                f"{self.record.upstream.uri!r}; change it there, or copy it into a managed catalog",
+                key="table.not_managed",
+                table=self.record.display_name,
+            )
+        if not may_stage:
+            check_auto_commit()
+
+    def load(self) -> ManagedTable:
+        """The table in its current state."""
+        return managed.load(self.realm, self.context.handles.warehouse, self.record.resource_id)
+
+    def commit(self, producer: Producer) -> ManagedTable:
+        """Commit a change. It is visible to this transaction and to all others from then on."""
+        transaction, realm = current_request().transaction_id, self.realm
+        until = self.context.transactions.expiry(transaction)
+
+        def also(published: Sequence[ManagedTable]) -> Iterator[Any]:
+            for each in published:
+                snapshot_id = each.metadata.current_snapshot_id
+                if until is not None and snapshot_id is not None:
+                    yield snapshots.writing(realm, transaction, each.id, snapshot_id, until=until)
+
+        (changed,) = managed.change_all(
+            realm, self.context.handles.warehouse, [TableChange(self.record.resource_id, producer)], also=also
+        )
+        self.context.transactions.repin(transaction, changed.id, changed.metadata.current_snapshot_id)
+        caller = self.context.callers.principal.subject
+        self.context.usage.written(realm, changed.id, caller=caller, unit=unit_of_work(current_request()))
+        self.context.versions.changed(self.realm)
+        return changed
+
+    def stage(self, write: NewWrite) -> None:
+        """Add a write to the explicit transaction of the statement, whose commit makes it visible."""
+        policies, change = self.context.callers.realm().policies, write.change
+        if change is not None and policies is not None and (found := policies.of(write.base.table)) is not None:
+            write = replace(write, change=replace(change, policies=found.digest))
+        self.context.transactions.stage(current_request().transaction_id, write)
+
+    def run(self, change: Callable[[], object]) -> None:
+        """Make a change of more than the table's content, such as its name."""
+        self.check_allowed()
+        change()
+        self.context.versions.changed(self.realm)
+
+    def undo_create(self, session_id: str) -> None:
+        """Drop the table if it is as it was created, which its session does not know. Garbage collection deletes its files."""
+        warehouse = self.context.handles.warehouse
+        if managed.drop_unused(self.realm, warehouse, self.record.resource_id):
+            self.context.versions.changed(self.realm)
+            self.context.failed_creations.add(session_id, self.record.namespace_id.id, self.record.display_name)
+
+    def _connector(self) -> str:
+        connector = connectors.find(self.realm, self.record.upstream.connector_id.id)
+        return connector.value.display_name if connector else "none"
 
 
 def check_finite(array: pa.Array, *, column: str) -> None:
@@ -96,8 +201,6 @@ REFUSALS: Final = (Conflict, InvalidArgument, LimitExceeded, NotFound, Permissio
 _TOGETHER_BYTES: Final = 4 << 20
 _TOGETHER_BATCHES: Final = 64
 """So much is converted together, but not more than a row group; or a single batch that is larger."""
-
-_PENDING: Final = "rows-follow:"
 
 
 class Incoming:
@@ -170,7 +273,7 @@ class Target:
 
         def commit(files: Sequence[DataFile], rows: int) -> None:
             if is_explicit():
-                changes.stage(base, files, rows=rows)
+                changes.stage(NewWrite(base, files, rows))
             else:
                 changes.commit(append(files))
 
@@ -261,42 +364,6 @@ class InsertRows(Statement):
 
 
 # --- CREATE TABLE … AS ------------------------------------------------------------------------------------------------
-
-
-class PendingCreate(msgspec.Struct, frozen=True, array_like=True):
-    """The definition of a table that is created when its first rows arrive."""
-
-    columns: bytes  # a serialized Arrow schema
-    replace: bool
-    comment: str = ""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the table."""
-        return pa.ipc.read_schema(pa.py_buffer(self.columns))
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The properties of the table."""
-        return {"comment": self.comment} if self.comment else {}
-
-    def binding(self) -> str:
-        """The definition as a text that clients send back."""
-        return _PENDING + pack(msgspec.msgpack.encode(self))
-
-    @classmethod
-    def of(cls, binding: str) -> PendingCreate | None:
-        """The definition in a binding; None for the binding of an existing table."""
-        if not binding.startswith(_PENDING):
-            return None
-        try:
-            found = msgspec.msgpack.decode(unpack(binding.removeprefix(_PENDING)), type=cls)
-            _ = found.schema
-        except (ValueError, zlib.error, msgspec.MsgspecError, pa.ArrowException, OSError) as error:
-            raise InvalidArgument(
-                "the table's binding is not from this server: CREATE the table again", key="table.binding"
-            ) from error
-        return found
 
 
 class PendingTable(Table, Bindable, Writable):

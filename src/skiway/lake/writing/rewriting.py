@@ -41,9 +41,8 @@ from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter, Writin
 from skiway.foundation.causes import cause_of
 from skiway.lake.reading.scans import RowIds
 from skiway.lake.reading.state import TableState
-from skiway.lake.writing.commits import Changes
-from skiway.lake.writing.inserting import BUFFER_BYTES, REFUSALS, Incoming
-from skiway.metastore.transactions.staged_writes import StagedChange
+from skiway.lake.writing.inserting import BUFFER_BYTES, REFUSALS, Changes, Incoming
+from skiway.metastore.transactions.staged_writes import NewWrite, StagedChange
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -185,10 +184,10 @@ class _ByRowId(Statement):
         self._merges_on_read = is_merge_on_read(self._base.metadata.properties, self._kind)
         self._snapshot, self._handle = state.snapshot, state.iceberg
         self._returning = write.options.returning
-        found = find_rowid_column(write.schema)
-        if found is None:
+        rowid = find_rowid_column(write.schema)
+        if rowid is None:
             raise InvalidArgument(f"{write.operation.upper()} requires rowid column")
-        self._rowid = found
+        self._rowid = rowid
         files = self._handle.files(self._snapshot)
         self._row_ids = RowIds.of(changes.record.resource_id.id, self._snapshot.id, files)
         self._files = data_files(files)
@@ -214,8 +213,9 @@ class _ByRowId(Statement):
 
     def commit(self) -> int:
         """Commit the change, and return the number of rows. Each row counts once."""
-        touched = self._files.filter(pc.is_in(self._files["ordinal"], value_set=self._ordinals))
-        if not (touched.num_rows or any(each.row_count for each in self._writers)):
+        ordinals = pa.array(np.flatnonzero(self._touched), pa.int32())
+        touched = self._files.filter(pc.is_in(self._files["ordinal"], value_set=ordinals))
+        if not (touched.num_rows or any(writer.row_count for writer in self._writers)):
             self.abort()
             return 0
         with closing(self._named), ExitStack() as writers:  # they delete their files if anything fails
@@ -225,7 +225,7 @@ class _ByRowId(Statement):
             self._named.seal()
             count = sum(self._change(touched.slice(place, 1)) for place in range(touched.num_rows))
             self._check_named(count)
-            added, deletes = [file for each in self._writers for file in each.close()], self._deletes.close()
+            added, deletes = [file for writer in self._writers for file in writer.close()], self._deletes.close()
         if not (self._removed or deletes or added):  # all rows had been deleted before
             return count
         try:
@@ -240,17 +240,12 @@ class _ByRowId(Statement):
         if self._staged is not None:
             change = StagedChange(self._staged, self._removed, deletes)
             expected = (self._staged.base_id or 0) if self._alone else None
-            self._changes.stage(self._base, added, rows=rows, change=change, expected_snapshot_id=expected)
+            self._changes.stage(NewWrite(self._base, added, rows, change, expected))
             return
         only_new = bool(added) and not (self._removed or deletes)
         operation: Operation = "append" if only_new else "overwrite" if added else "delete"
         producer = overwrite(
-            self._removed,
-            added,
-            deletes=deletes,
-            based_on=self._snapshot.id,
-            alone=self._alone,
-            operation=operation,
+            self._removed, added, deletes=deletes, based_on=self._snapshot.id, alone=self._alone, operation=operation
         )
         self._changes.commit(producer)
 
@@ -258,8 +253,8 @@ class _ByRowId(Statement):
         """Delete the files that were written."""
         self._named.close()
         self._deletes.abort()
-        for each in self._writers:
-            each.abort()
+        for writer in self._writers:
+            writer.abort()
 
     def _check_named(self, count: int) -> None:
         """Check the number of different rows that were named, before the commit."""
@@ -290,10 +285,6 @@ class _ByRowId(Statement):
     @abstractmethod
     def _taken_from(self, file: pa.Table) -> np.ndarray:
         """Write the named rows of a file that remain, changed, and return the positions of all named rows."""
-
-    @property
-    def _ordinals(self) -> pa.Array:
-        return pa.array(np.flatnonzero(self._touched), pa.int32())
 
     def _take(self, rows: pa.RecordBatch, values: pa.RecordBatch) -> pa.Array:
         """Store the rows of a batch with `values`, and return their ids.
@@ -356,7 +347,7 @@ class DeleteRows(_ByRowId):
 
     def _as_they_were(self, ids: pa.Array) -> pa.RecordBatch:
         ordinals, _ = self._row_ids.decode(ids)
-        files = self._files.filter(_is_one_of(self._files["ordinal"], ordinals))
+        files = self._files.filter(pc.is_in(self._files["ordinal"], pa.array(np.unique(ordinals), pa.int32())))
         table = self._changes.record.display_name
         readable = self._known.readable(self._base.handle.schema.arrow, table=table)
         reader = self._handle.read(self._snapshot, files=files, schema=readable, positions=True)
@@ -396,27 +387,30 @@ class UpdateRows(_ByRowId):
 
     def _rewrite(self, file: pa.Table) -> int:
         count = 0
-        for batch in self._rows_of(file):
-            here = batch.column(ROW_POSITION).to_numpy()
-            found = self._named_before(file, here[-1] + 1) if len(here) else None
-            rows = batch.select(batch.schema.names[:-2])
-            self._writer.write(rows if found is None else self._changed(rows, here, *found))
-            count += 0 if found is None else len(found[0])
+        for rows, here, named in self._with_named(file):
+            self._writer.write(rows if named is None else self._changed(rows, here, *named))
+            count += 0 if named is None else len(named[0])
         left = self._named_before(file, _rows(file))  # rows at the end that delete files had removed
         return count if left is None else count + len(left[0])
 
     def _taken_from(self, file: pa.Table) -> np.ndarray:
-        named = []
+        positions = []
+        for rows, here, named in self._with_named(file):
+            if named is not None:
+                is_named = np.isin(here, named[0], assume_unique=True)
+                self._writer.write(self._changed(rows.filter(pa.array(is_named)), here[is_named], *named))
+                positions.append(named[0])
+        left = self._named_before(file, _rows(file))  # rows at the end that delete files had removed
+        return np.concatenate([*positions, np.array([], np.int64) if left is None else left[0]])
+
+    def _with_named(
+        self, file: pa.Table
+    ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, tuple[np.ndarray, pa.RecordBatch] | None]]:
+        """The rows of a file in batches, with their positions and the named rows among them, if there are any."""
         for batch in self._rows_of(file):
             here = batch.column(ROW_POSITION).to_numpy()
-            found = self._named_before(file, here[-1] + 1) if len(here) else None
-            if found is not None:
-                is_named = np.isin(here, found[0], assume_unique=True)
-                rows = batch.select(batch.schema.names[:-2]).filter(pa.array(is_named))
-                self._writer.write(self._changed(rows, here[is_named], *found))
-                named.append(found[0])
-        left = self._named_before(file, _rows(file))  # rows at the end that delete files had removed
-        return np.concatenate([*named, np.array([], np.int64) if left is None else left[0]])
+            named = self._named_before(file, here[-1] + 1) if len(here) else None
+            yield batch.select(batch.schema.names[:-2]), here, named
 
     def _changed(
         self, rows: pa.RecordBatch, here: np.ndarray, positions: np.ndarray, new: pa.RecordBatch
@@ -451,10 +445,6 @@ def _disk_of(files: TableFiles) -> str | None:
     """The folder for rows that exceed memory: on the warehouse's disk; None for the folder of temporary files."""
     root = files.reach.roots[0]
     return root.path if root.scheme == "file" else None
-
-
-def _is_one_of(ordinals: pa.ChunkedArray, wanted: np.ndarray) -> pa.ChunkedArray:
-    return pc.is_in(ordinals, value_set=pa.array(np.unique(wanted), pa.int32()))
 
 
 def _as(column: pa.Array, of: pa.DataType) -> pa.Array:

@@ -19,16 +19,8 @@ import pyarrow.compute as pc
 from skiway.airport import DmlOptions, DynamicTable, Statement, Writable, Write, current_request
 from skiway.errors import ConstraintViolation, NotFound, Unsupported
 from skiway.formats.extension_types import WkbType, coordinate_system
+from skiway.formats.iceberg.changes import evolution
 from skiway.formats.iceberg.changes.commits import overwrite
-from skiway.formats.iceberg.changes.evolution import (
-    AddColumn,
-    ColumnChange,
-    DropColumn,
-    MakeOptional,
-    RenameColumn,
-    WidenColumn,
-    evolve,
-)
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.lake.context import FirstInsert
 from skiway.lake.policies import ConcealedChange
@@ -36,9 +28,9 @@ from skiway.lake.reading.columns import ROWID, Columns
 from skiway.lake.reading.state import TableState
 from skiway.lake.reading.table import LakeTable, under_policies
 from skiway.lake.transactions import is_explicit
-from skiway.lake.writing.commits import Changes
-from skiway.lake.writing.inserting import BUFFER_BYTES, InsertRows, Target
+from skiway.lake.writing.inserting import BUFFER_BYTES, Changes, InsertRows, Target
 from skiway.lake.writing.rewriting import DeleteRows, UpdateRows
+from skiway.metastore.transactions.staged_writes import NewWrite
 from skiway.sql.queries import MERGE_ACTION, MERGE_ROWID
 
 if TYPE_CHECKING:
@@ -101,7 +93,7 @@ class MergeIntoEmpty:
 
         def commit(files: Sequence[DataFile], rows: int) -> None:
             if is_explicit():
-                changes.stage(base, files, rows=rows, expected_snapshot_id=0)
+                changes.stage(NewWrite(base, files, rows, expected_snapshot_id=0))
             else:
                 changes.commit(overwrite([], files, based_on=None, alone=True, operation="append"))
 
@@ -212,18 +204,18 @@ class WritableTable(LakeTable, Writable, DynamicTable):
         if if_not_exists and self._column(field.name) is not None:
             return
         _refuse_rules(field)
-        self._alter(AddColumn(field.name, _type(field), _comment(field)))
+        self._alter(evolution.AddColumn(field.name, _type(field), _comment(field)))
 
     def remove_column(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:  # noqa: ARG002
         """Drop a column."""
         found = self._column(name)
         if found is None and if_exists:
             return
-        self._alter(DropColumn(found or name))
+        self._alter(evolution.DropColumn(found or name))
 
     def rename_column(self, name: str, new_name: str) -> None:
         """Rename a column."""
-        self._alter(RenameColumn(self._column(name) or name, new_name))
+        self._alter(evolution.RenameColumn(self._column(name) or name, new_name))
 
     def change_column_type(self, field: pa.Field, expression: str) -> None:
         """Widen a column's type. Existing values stay, so an expression that changes them is rejected."""
@@ -234,7 +226,7 @@ class WritableTable(LakeTable, Writable, DynamicTable):
                 "add a column, UPDATE it and drop the old one instead",
                 key="column.change",
             )
-        self._alter(WidenColumn(name, _type(field)))
+        self._alter(evolution.WidenColumn(name, _type(field)))
 
     def set_not_null(self, name: str) -> None:
         """Raise `Unsupported`, unless the column is NOT NULL already: Iceberg columns can only become optional."""
@@ -248,7 +240,7 @@ class WritableTable(LakeTable, Writable, DynamicTable):
 
     def drop_not_null(self, name: str) -> None:
         """Allow NULLs in a column."""
-        self._alter(MakeOptional(self._column(name) or name))
+        self._alter(evolution.MakeOptional(self._column(name) or name))
 
     def set_default(self, name: str, expression: str) -> None:
         """Raise `Unsupported`: managed tables have no defaults."""
@@ -263,21 +255,21 @@ class WritableTable(LakeTable, Writable, DynamicTable):
         if if_not_exists and self._has_member(path, field.name):
             return
         _refuse_rules(field)
-        self._alter(AddColumn((*self._stored_path(path), field.name), _type(field), _comment(field)))
+        self._alter(evolution.AddColumn((*self._stored_path(path), field.name), _type(field), _comment(field)))
 
     def rename_field(self, path: Sequence[str], new_name: str) -> None:
         """Rename the struct member at `path`."""
-        self._alter(RenameColumn(self._stored_path(path), new_name))
+        self._alter(evolution.RenameColumn(self._stored_path(path), new_name))
 
     def remove_field(self, path: Sequence[str], *, if_exists: bool = False, cascade: bool = False) -> None:  # noqa: ARG002
         """Drop the struct member at `path`."""
         if if_exists and not self._has_member(path[:-1], path[-1]):
             return
-        self._alter(DropColumn(self._stored_path(path)))
+        self._alter(evolution.DropColumn(self._stored_path(path)))
 
-    def _alter(self, change: ColumnChange) -> None:
+    def _alter(self, change: evolution.ColumnChange) -> None:
         self._changes.check_allowed()
-        self._changes.commit(evolve([change]))
+        self._changes.commit(evolution.evolve([change]))
 
     def _column(self, name: str) -> str | None:
         """The stored name of a column, which is looked up case-insensitively."""
@@ -336,8 +328,7 @@ def _comment(field: pa.Field) -> str | None:
 def _refuse_rules(field: pa.Field) -> None:
     if not field.nullable:
         raise ConstraintViolation(
-            f"column {field.name!r} cannot be added as NOT NULL: it is NULL in existing rows",
-            key="column.not_null",
+            f"column {field.name!r} cannot be added as NOT NULL: it is NULL in existing rows", key="column.not_null"
         )
     if (field.metadata or {}).get(b"default"):
         raise _unsupported(f"a default of column {field.name!r}")

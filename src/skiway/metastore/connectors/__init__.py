@@ -4,14 +4,12 @@ The calls of `ConnectorService` are exported here. `specs` validates definitions
 """
 
 from skiway.metastore.connectors.api import (
+    calls,
     capture_mode,
     create,
-    delete,
     find,
-    get,
     list_,
     scope,
     selects,
     trigger,
-    update,
 )

@@ -1,41 +1,28 @@
-"""Authentication of connectors: what is shown of it, and the credentials, which are in a secrets store and in no
-record.
+"""Authentication of connectors: what is shown of it, and the credentials, which are in a secrets store (`records.secrets`).
 
 Secrets are rejected in addresses and properties, which everyone can read, by their names and by their shapes. Records of
 older versions may contain some; these are shown as `****`, and a client that sends `****` back leaves them unchanged.
-
-A secret never changes: new credentials are a new secret, which the record then names. So a record always names the
-credentials that belong to it, and a failed update leaves the old ones in place.
-
-Every secret has a marker from before it is stored until after it is deleted, so that none is forgotten: garbage
-collection finds secrets that no record names. The batch that writes the record moves the marker. Whoever deletes a
-secret also moves it first, so only one of the two succeeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from skiway.errors import Conflict, Contention, Internal, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import Contention, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.records.names import HUMPS, PUNCTUATION, SECRETS
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.records.repository import Repository
+from skiway.metastore.records.secrets import SecretName
 from skiway.metastore.records.updates import copied
 from skiway.model import v1
 from skiway.security import MASK, SecretsStore
 from skiway.security.redaction import is_secret_name, is_secret_value, secret_in_uri, without_secrets
 from skiway.security.source_access import SourceAccess
-from skiway.storage import ABSENT, Pointer, Put, Stores
 from skiway.telemetry.job_logs import conceal
 
-KIND = "connectors"
 NO_SCHEME = "none"
 SCHEMES = (NO_SCHEME, "oauth2", "aws-sigv4")
 SECRET_ENDS = ("_token", "_secret", "_password", "_key", "_credential", "_credentials")
@@ -158,8 +145,7 @@ def scheme(text: str) -> str:
     """The authentication scheme as it is stored; `none` if it is blank."""
     name = text.strip().lower() or NO_SCHEME
     if name not in SCHEMES:
-        wanted = f"use {', '.join(SCHEMES)}"
-        raise failure(InvalidArgument, "field.invalid", field="auth.scheme", found=text, wanted=wanted)
+        raise invalid_field("auth.scheme", text, f"use {', '.join(SCHEMES)}")
     return name
 
 
@@ -191,7 +177,7 @@ def _check_token_endpoint(url: str, *, field: str) -> None:
         is_valid = False
     if not is_valid:
         wanted = "use an address such as https://host/path, without user and password"
-        raise failure(InvalidArgument, "field.invalid", field=field, found="not such an address", wanted=wanted)
+        raise invalid_field(field, "not such an address", wanted)
 
 
 def shown(connector: v1.Connector) -> v1.Connector:
@@ -218,38 +204,12 @@ def keep_masked(given: MutableMapping[str, str], stored: Mapping[str, str], *, f
     for key, value in list(given.items()):
         if value == MASK:
             if key not in stored:
-                wanted = f"send the value of {key}"
-                raise failure(InvalidArgument, "field.invalid", field=field, found=MASK, wanted=wanted)
+                raise invalid_field(field, MASK, f"send the value of {key}")
             given[key] = stored[key]
 
 
 def _canonical(key: str) -> str:
     return PUNCTUATION.sub("_", HUMPS.sub("_", key)).strip("_").lower()
-
-
-# --- the secrets store ------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class NewSecret:
-    """A stored secret. `taken` is the operation that the batch needs that writes a record with this secret."""
-
-    secret_id: str
-    taken: Put
-
-
-@contextmanager
-def new_secret(realm: Realm, secrets: SecretsStore, connector_id: str, *, data: bytes) -> Iterator[NewSecret]:
-    """Store a secret that a record written in the block will name. If the block fails, the secret is deleted again."""
-    secret_id = realm.ids()
-    where = keys.secret(realm.account_id, connector_id, secret_id)
-    marker = realm.stores.pointers.compare_and_set(where, realm.clock().isoformat(), expect=ABSENT)
-    try:
-        secrets.put(realm.account_id, KIND, _stored_as(connector_id, secret_id), data)
-        yield NewSecret(secret_id, Put(where, marker.blob_uri, expect=marker.version))
-    except SkiwayError:
-        # Unless the record names it after all: a batch may succeed although its response is lost.
-        with suppress(SkiwayError):
-            removed_if_unused(realm.stores, secrets, marker)
-        raise
 
 
 def credentials(realm: Realm, secrets: SecretsStore, connector: v1.Connector) -> v1.ConnectorCredentials | None:
@@ -258,21 +218,21 @@ def credentials(realm: Realm, secrets: SecretsStore, connector: v1.Connector) ->
     Use them to open the upstream of this record; never return them to a client. If the connector has changed since, its newer
     credentials are returned only if they are for the same address.
     """
-    connector_id, name = connector.resource_id.id, connector.display_name
+    connector_id, title = connector.resource_id.id, connector.display_name
     key = keys.connector(realm.account_id, connector_id)
     known = connector
     while True:
-        secret_id = known.auth.secret_id
-        if not secret_id:
+        if not known.auth.secret_id:
             return None
+        name = SecretName.of(known)
         try:
-            data = secrets.get(realm.account_id, KIND, _stored_as(connector_id, secret_id))
+            data = secrets.get(*name.stored_as)
         except NotFound:
             current = realm.all(CONNECTOR).require(key, name=connector_id).value
-            if current.auth.secret_id == secret_id:
-                raise failure(PreconditionFailed, "connector.credentials.lost", name=name) from None
+            if current.auth.secret_id == name.secret_id:
+                raise failure(PreconditionFailed, "connector.credentials.lost", name=title) from None
             if not are_sent_alike(connector, current):
-                raise failure(Contention, "connector.changed", name=name) from None
+                raise failure(Contention, "connector.changed", name=title) from None
             known = current
             continue
         found_credentials = v1.ConnectorCredentials.FromString(data)
@@ -287,47 +247,3 @@ def _secrets_in(credentials: v1.ConnectorCredentials) -> Iterator[str]:
     yield from (value for field, value in fields if is_secret_name(field.name))
     yield from (value for key, value in credentials.properties.items() if is_secret_name(key))
     yield from credentials.headers.values()
-
-
-def forget(realm: Realm, secrets: SecretsStore, before: v1.Connector) -> None:
-    """Delete the secret that a connector named before.
-
-    Errors are ignored: the new secret is in use, and gc deletes the old one.
-    """
-    with suppress(SkiwayError):
-        marker = realm.stores.pointers.get(keys.secret(realm.account_id, before.resource_id.id, before.auth.secret_id))
-        if marker is not None:
-            removed_if_unused(realm.stores, secrets, marker)
-
-
-def remove_all(realm: Realm, secrets: SecretsStore, connector_id: str) -> None:
-    """Delete all secrets of a deleted connector."""
-    for marker in realm.stores.pointers.scan(keys.secret(realm.account_id, connector_id)):
-        removed_if_unused(realm.stores, secrets, marker)
-
-
-def removed_if_unused(stores: Stores, secrets: SecretsStore, marker: Pointer, *, dry_run: bool = False) -> bool:
-    """Delete the secret of a marker unless a record names it. Return whether it was deleted, or would be."""
-    account_id, connector_id, secret_id = keys.secret_ids(marker.key)
-    try:
-        connector = Repository(stores, CONNECTOR).find(keys.connector(account_id, connector_id))
-        if connector is not None and connector.value.auth.secret_id == secret_id:
-            return False
-        if dry_run:
-            return True
-        moved = stores.pointers.compare_and_set(marker.key, marker.blob_uri, expect=marker.version)
-        secrets.delete(account_id, KIND, _stored_as(connector_id, secret_id))
-        stores.pointers.compare_and_delete(moved.key, expect=moved.version)
-    except (Conflict, Internal):
-        # Another process just used or deleted it; or the record is unreadable, and may name it.
-        return False
-    return True
-
-
-def marked_at(marker: Pointer) -> datetime:
-    """When a marker was set, which was before its secret was stored."""
-    return datetime.fromisoformat(marker.blob_uri).astimezone(UTC)
-
-
-def _stored_as(connector_id: str, secret_id: str) -> str:
-    return f"{connector_id}.{secret_id}"

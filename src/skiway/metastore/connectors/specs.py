@@ -199,7 +199,7 @@ def check(connector: v1.Connector, before: v1.Connector | None = None) -> None:
     """Raise unless the connector, which was as in `before`, is valid by itself, and normalize its names."""
     if connector.kind not in v1.ConnectorKind.values() or connector.kind == v1.CK_UNSPECIFIED:
         wanted = f"use {', '.join(map(v1.ConnectorKind.Name, v1.ConnectorKind.values()[1:]))}"
-        raise failure(InvalidArgument, "field.invalid", field="kind", found=str(connector.kind), wanted=wanted)
+        raise invalid_field("kind", str(connector.kind), wanted)
     _check_uri(connector)
     refuse_secrets_in(connector, before)
     connector.auth.scheme = scheme(connector.auth.scheme)
@@ -241,8 +241,7 @@ def check_columns(columns: Iterable[str], *, field: str) -> None:
     """Raise unless each column is a name, or `#` and a number."""
     for column in columns:
         if not column.strip() or (column.startswith("#") and not COLUMN_ID.fullmatch(column)):
-            wanted = "use the column's name, or # and its id"
-            raise failure(InvalidArgument, "field.invalid", field=field, found=repr(column), wanted=wanted)
+            raise invalid_field(field, repr(column), "use the column's name, or # and its id")
 
 
 def resolve_destination(realm: Realm, destination: v1.ConnectorDestination, *, copied: bool = False) -> None:
@@ -272,8 +271,7 @@ def _check_uri(connector: v1.Connector) -> None:
     try:
         urlsplit(connector.uri)
     except ValueError:
-        wanted = "use a path or a URI"
-        raise failure(InvalidArgument, "field.invalid", field="uri", found="not a URI", wanted=wanted) from None
+        raise invalid_field("uri", "not a URI", "use a path or a URI") from None
 
 
 def _check_source(connector: v1.Connector) -> None:
@@ -304,11 +302,9 @@ def _check_tables(destination: v1.ConnectorDestination) -> None:
         if not each.source.strip():
             raise failure(InvalidArgument, "field", field=f"{field}.source")
         if each.source in met:
-            wanted = "list each table only once"
-            raise failure(InvalidArgument, "field.invalid", field=field, found=f"{each.source} twice", wanted=wanted)
+            raise invalid_field(field, f"{each.source} twice", "list each table only once")
         if not each.table_display_name and not each.namespace.segments:
-            wanted = f"set a name or a namespace for {each.source}"
-            raise failure(InvalidArgument, "field.invalid", field=field, found="without a destination", wanted=wanted)
+            raise invalid_field(field, "without a destination", f"set a name or a namespace for {each.source}")
         met.add(each.source)
 
 
@@ -328,10 +324,9 @@ def _check_policy(policy: v1.ConnectorPolicy) -> None:
         ("policy.latest_n", policy.latest_n),
     ):
         if value < 0:
-            raise failure(InvalidArgument, "field.invalid", field=name, found="negative", wanted="use 0 or more")
+            raise invalid_field(name, "negative", "use 0 or more")
     if policy.scope == v1.SNS_LATEST_N and policy.latest_n < 1:
-        wanted = "set the number of snapshots, or choose another policy.scope"
-        raise failure(InvalidArgument, "field.invalid", field="policy.latest_n", found="0", wanted=wanted)
+        raise invalid_field("policy.latest_n", "0", "set the number of snapshots, or choose another policy.scope")
 
 
 def _destination_catalog(realm: Realm, destination: v1.ConnectorDestination) -> v1.Catalog:

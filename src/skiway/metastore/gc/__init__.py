@@ -5,7 +5,6 @@
 
 from skiway.metastore.gc.sweeps import (
     Slice,
-    run,
     sweep_blobs,
     sweep_events,
     sweep_expired,

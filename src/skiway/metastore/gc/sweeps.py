@@ -11,21 +11,19 @@ missing are reported, not deleted: a store that is unreachable for a moment look
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from skiway.errors import Conflict, SkiwayError
-from skiway.metastore.connectors.credentials import marked_at, removed_if_unused
 from skiway.metastore.events import sequence_pending
 from skiway.metastore.jobs.queue import FINISHED
 from skiway.metastore.queries.pins import is_pinned
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import JOB
 from skiway.metastore.records.repository import Repository
-from skiway.metastore.webhooks.resources import remove_secret
+from skiway.metastore.records.secrets import marked_at, removed_if_unused
 from skiway.security import SecretsStore
 from skiway.storage import ABSENT, BlobHead, Check, Clock, Delete, Operation, Pointer, Stores
 
@@ -65,20 +63,6 @@ class Slice:
             self.unnamed + other.unnamed,
             (*self.failed, *other.failed),
         )
-
-
-def run(
-    sweep: Callable[[str | None], Slice],
-    *,
-    seconds: float,
-    token: str | None = None,
-    monotonic: Callable[[], float] = time.monotonic,
-) -> Slice:
-    """Run slices of a sweep until its end or until the time is up; at least one."""
-    started, done = monotonic(), sweep(token)
-    while done.next_token is not None and monotonic() - started < seconds:
-        done = done.followed_by(sweep(done.next_token))
-    return done
 
 
 @contextmanager
@@ -203,14 +187,9 @@ def sweep_secrets(
     failed: list[str] = []
     for marker in page.items:
         with noting_failure(marker.key, failed):
-            if marked_at(marker) < oldest and _remover(marker)(stores, secrets, marker, dry_run=dry_run):
+            if marked_at(marker) < oldest and removed_if_unused(stores, secrets, marker, dry_run=dry_run):
                 removed.append(marker.key)
     return Slice(len(page.items), tuple(removed), next_token=page.next_token, failed=tuple(failed))
-
-
-def _remover(marker: Pointer) -> Callable[..., bool]:
-    is_of_webhook = marker.key == keys.webhook_secret(*keys.secret_ids(marker.key)[:2])
-    return remove_secret if is_of_webhook else removed_if_unused
 
 
 def sweep_events(stores: Stores, *, size: int = 500, token: str | None = None, dry_run: bool = False) -> Slice:

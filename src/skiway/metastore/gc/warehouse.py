@@ -58,7 +58,7 @@ def files_of_state(files: TableFiles, metadata: Location, *, on_manifest: OnMani
     `on_manifest` is called with each manifest and its entries that are not deleted.
     """
     used: set[Location] = set()
-    _add_state(used, files, metadata, on_manifest)
+    _add_state(used, files, metadata, on_manifest=on_manifest)
     return used
 
 
@@ -118,7 +118,7 @@ def _states(
         # It may belong to a commit that failed before it was published.
         with suppress(*_MISSING):
             replaced.update(_replaced_by(files, place))
-            _add_replaced_state(used, files, place, tried)
+            _add_state(used, files, place, tried=tried)
 
     states = {each.location: each.modified_us for each in listed if _METADATA in each.location.name}
     for place, modified_us in states.items():
@@ -128,7 +128,7 @@ def _states(
     # can be equal.
     for place in replaced:
         if states.get(place, oldest_us) < oldest_us:
-            yield partial(_add_replaced_state, files=files, place=place, tried=tried)
+            yield partial(_add_state, files=files, place=place, tried=tried)
 
 
 def leased_tables(realm: Realm, table_id: str) -> Iterator[v1.PinnedTable]:
@@ -162,23 +162,25 @@ def _replaced_by(files: TableFiles, place: Location) -> set[Location]:
     return {location(each.metadata_file) for each in read_metadata(files, uri_of(place)).metadata_log[-1:]}
 
 
-def _add_state(used: set[Location], files: TableFiles, place: Location, on_manifest: OnManifest = _ignore) -> None:
-    """Add all files that a state references."""
-    metadata = read_metadata(files, uri_of(place))
-    used |= {place, *_of_metadata(metadata)}
-    for snapshot in metadata.snapshots:
-        add_files_of_snapshot(used, files, snapshot, on_manifest=on_manifest)
+def _add_state(
+    used: set[Location],
+    files: TableFiles,
+    place: Location,
+    *,
+    on_manifest: OnManifest = _ignore,
+    tried: set[Location] | None = None,
+) -> None:
+    """Add all files that a state references.
 
-
-def _add_replaced_state(used: set[Location], files: TableFiles, place: Location, tried: set[Location]) -> None:
-    """Add all files that a replaced state references, except for those of snapshots that have expired since.
-
-    `tried` are the manifest lists of snapshots that other states have as well.
+    For states that were replaced, `tried` are the manifest lists of snapshots that other states have as well. Those of snapshots
+    that have expired since may be missing.
     """
     metadata = read_metadata(files, uri_of(place))
     used |= {place, *_of_metadata(metadata)}
     for snapshot in metadata.snapshots:
-        if (listing := location(snapshot.manifest_list)) not in tried:
+        if tried is None:
+            add_files_of_snapshot(used, files, snapshot, on_manifest=on_manifest)
+        elif (listing := location(snapshot.manifest_list)) not in tried:
             tried.add(listing)
             with suppress(*_MISSING):
                 add_files_of_snapshot(used, files, snapshot)

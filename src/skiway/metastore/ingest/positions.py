@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from skiway.errors import Conflict, PreconditionFailed
-from skiway.formats.iceberg.changes.snapshots import history, summary_properties
+from skiway.formats.iceberg.metadata import history, summary_properties
 from skiway.formats.iceberg.warehouse import TableFiles
 
 if TYPE_CHECKING:

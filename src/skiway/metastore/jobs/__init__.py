@@ -7,15 +7,11 @@ from skiway.metastore.jobs.api import (
     cancel,
     cancel_all,
     enqueue,
-    enqueue_check,
-    enqueue_maintenance,
-    enqueue_pipeline,
-    enqueue_profile,
     enqueue_unless_active,
     get,
     get_log,
     list_,
     scan,
 )
-from skiway.metastore.jobs.attempts import Progress, Stage
+from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue, JobRules, Lease

@@ -7,125 +7,58 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeAlias
 
 from skiway.errors import (
     AlreadyExists,
     Conflict,
     Contention,
     InvalidArgument,
-    NotFound,
     PreconditionFailed,
     SkiwayError,
 )
 from skiway.metastore.jobs.queue import ACTIVE, JobQueue, Lease, amended, end
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CONNECTOR, JOB, JOB_LOG, work_digest
+from skiway.metastore.records.kinds import CONNECTOR, JOB, JOB_LOG, PIPELINE, work_digest
 from skiway.metastore.records.realm import Realm, local_id, timestamp
 from skiway.metastore.records.repository import Repository, Stored, listed
-from skiway.metastore.records.updates import retrying
+from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import require_managed
 from skiway.model import v1
-from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, PointerStore, Put, Stores
+from skiway.storage import ABSENT, Check, Delete, Operation, Pointer, Put, Stores
 from skiway.telemetry.job_logs import MAX_BYTES, CollectedLog, RecentLines
-
-R = TypeVar("R", v1.Connector, v1.Table, v1.Pipeline)
 
 BOTH_PASSES = (v1.CAP_METADATA_ONLY_CORE, v1.CAP_STATS_ONLY_ASYNC)
 
-
-def enqueue(
-    realm: Realm,
-    connector_id: v1.ResourceId,
-    *,
-    scope: v1.JobScope | None = None,
-    modes: Sequence[v1.CaptureMode.ValueType] = BOTH_PASSES,
-    full_rescan: bool = False,
-    due_at: datetime | None = None,
-) -> v1.Job:
-    """Enqueue a job on the connector, due now or later. If an unfinished job does the same work, return that one."""
-    own_id = local_id(realm, connector_id, v1.RK_CONNECTOR, field="connector_id")
-
-    def work(connector: v1.Connector) -> v1.Job:
-        job = _job(realm, connector_id=connector.resource_id, modes=modes, full_rescan=full_rescan, scope=scope)
-        job.next_attempt_at.CopyFrom(job.created_at if due_at is None else timestamp(due_at))
-        return job
-
-    return _enqueued(realm, lambda: _active_connector(realm, own_id), work)
+Worked: TypeAlias = "Stored[v1.Connector] | Stored[v1.Table] | Stored[v1.Pipeline]"
+"""What a job works on."""
 
 
-def enqueue_profile(
-    realm: Realm, table_id: v1.ResourceId, *, scope: v1.JobScope | None = None, full_rescan: bool = False
-) -> v1.Job:
-    """Enqueue a job that profiles a managed table. If an unfinished job does the same work, return that one."""
-    return _enqueued(
-        realm,
-        lambda: hierarchy.table(realm, table_id),
-        lambda table: _job(realm, **_profile(table), scope=scope, full_rescan=full_rescan),
-    )
+def enqueue(realm: Realm, work: v1.Job) -> v1.Job:
+    """Enqueue a job. If an unfinished job does the same work, return that one.
 
-
-def enqueue_maintenance(realm: Realm, table_id: v1.ResourceId, task: v1.MaintenanceTask) -> v1.Job:
-    """Enqueue a job that maintains a table. If an unfinished job does the same work, return that one."""
-    return _enqueued(
-        realm,
-        lambda: hierarchy.table(realm, table_id),
-        lambda table: _job(realm, table_id=table.resource_id, maintenance=task),
-    )
-
-
-def enqueue_check(realm: Realm, table_id: v1.ResourceId, rule_ids: Sequence[str]) -> v1.Job:
-    """Enqueue a job that reads the rows of a table to decide quality rules. If an unfinished job does the same, return that one."""
-    check = v1.QualityTask(rule_ids=sorted(rule_ids))
-    return _enqueued(
-        realm,
-        lambda: hierarchy.table(realm, table_id),
-        lambda table: _job(realm, table_id=table.resource_id, quality=check),
-    )
-
-
-def enqueue_pipeline(realm: Realm, pipeline: Stored[v1.Pipeline], *, full: bool = False) -> v1.Job:
-    """Enqueue a run of a pipeline. If an unfinished job does the same work, return that one."""
-    return _enqueued(realm, lambda: pipeline, lambda value: _job(realm, **_run(value, full=full)))
-
-
-def enqueue_unless_active(
-    realm: Realm, of: Stored[v1.Connector] | Stored[v1.Table] | Stored[v1.Pipeline], *, also: Sequence[Operation]
-) -> v1.Job | None:
-    """Enqueue a job on a whole connector, the profile of a managed table or the run of a pipeline, in one batch with `also`.
-
-    Return None if an unfinished job does the same work. Raise `Conflict` if the resource, or what `also` expects, changed since it
-    was read.
+    `work` has the connector, table or pipeline, and the fields that say what to do. Without them, a job on a connector runs both
+    passes, and a job on a managed table profiles it. A job is due now unless `work` says when.
     """
-    match of.value:
-        case v1.Connector():
-            job = _job(realm, connector_id=of.value.resource_id, modes=BOTH_PASSES)
-        case v1.Table():
-            job = _job(realm, **_profile(of.value))
-        case pipeline:
-            job = _job(realm, **_run(pipeline))
-    return None if _same(realm, job) else _created(realm, job, of, also=also)
-
-
-def _enqueued(realm: Realm, read: Callable[[], Stored[R]], work: Callable[[R], v1.Job]) -> v1.Job:
-    """The new job for the work on a resource, or the unfinished one that does the same."""
 
     def attempt() -> v1.Job:
-        resource = read()
-        job = work(resource.value)
+        resource = _resource(realm, work)
+        job = _queued(realm, resource, work)
         return _same(realm, job) or _created(realm, job, resource)
 
     return retrying(attempt)
 
 
-def _profile(table: v1.Table) -> dict[str, Any]:
-    return {"table_id": require_managed(table).resource_id, "modes": (v1.CAP_STATS_ONLY_ASYNC,)}
+def enqueue_unless_active(realm: Realm, resource: Worked, *, also: Sequence[Operation]) -> v1.Job | None:
+    """Enqueue a job on a whole connector, the profile of a managed table or the run of a pipeline, in one batch with `also`.
 
-
-def _run(pipeline: v1.Pipeline, *, full: bool = False) -> dict[str, Any]:
-    return {"pipeline": v1.PipelineTask(pipeline_id=pipeline.resource_id, full=full)}
+    Return None if an unfinished job does the same work. Raise `Conflict` if the resource, or what `also` expects, changed since it
+    was read.
+    """
+    job = _queued(realm, resource, v1.Job())
+    return None if _same(realm, job) else _created(realm, job, resource, also=also)
 
 
 def get(realm: Realm, request: v1.GetReconcileJobRequest) -> v1.GetReconcileJobResponse:
@@ -180,26 +113,41 @@ def _checked_id(job_id: str) -> str:
     return job_id
 
 
-def _active_connector(realm: Realm, connector_id: str) -> Stored[v1.Connector]:
-    connector = realm.by_id(CONNECTOR, connector_id)
+def _resource(realm: Realm, work: v1.Job) -> Worked:
+    """What a job is to work on, as it is stored now."""
+    if work.HasField("pipeline"):
+        pipeline_id = local_id(realm, work.pipeline.pipeline_id, v1.RK_PIPELINE, field="pipeline_id")
+        return realm.by_id(PIPELINE, pipeline_id)
+    if work.HasField("table_id"):
+        return hierarchy.table(realm, work.table_id)
+    connector = realm.by_id(CONNECTOR, local_id(realm, work.connector_id, v1.RK_CONNECTOR, field="connector_id"))
     if connector.value.state != v1.CS_ACTIVE:
         state = v1.ConnectorState.Name(connector.value.state).removeprefix("CS_").lower()
         raise failure(PreconditionFailed, "connector.not.active", name=connector.value.display_name, state=state)
     return connector
 
 
-def _job(realm: Realm, **fields: Any) -> v1.Job:
-    """A queued job that is due now."""
+def _queued(realm: Realm, resource: Worked, work: v1.Job) -> v1.Job:
+    """A job for the work on a resource."""
     now = realm.now()
-    return v1.Job(
-        account_id=realm.account_id,
-        job_id=realm.ids(),
-        state=v1.JS_QUEUED,
-        next_attempt_at=now,
-        created_at=now,
-        updated_at=now,
-        **fields,
-    )
+    job = copied(work)
+    job.account_id, job.job_id, job.state = realm.account_id, realm.ids(), v1.JS_QUEUED
+    job.created_at.CopyFrom(now)
+    job.updated_at.CopyFrom(now)
+    if not job.HasField("next_attempt_at"):
+        job.next_attempt_at.CopyFrom(now)
+    match resource.value:
+        case v1.Connector() as connector:
+            job.connector_id.CopyFrom(connector.resource_id)
+            job.modes.extend(() if job.modes else BOTH_PASSES)
+        case v1.Table() as table:
+            job.table_id.CopyFrom(table.resource_id)
+            if not job.HasField("maintenance") and not job.HasField("quality"):
+                require_managed(table)
+                job.modes.extend(() if job.modes else (v1.CAP_STATS_ONLY_ASYNC,))
+        case v1.Pipeline() as pipeline:
+            job.pipeline.pipeline_id.CopyFrom(pipeline.resource_id)
+    return job
 
 
 def _same(realm: Realm, job: v1.Job) -> v1.Job | None:
@@ -207,13 +155,13 @@ def _same(realm: Realm, job: v1.Job) -> v1.Job | None:
     return None if found is None else found.value
 
 
-def _created(realm: Realm, job: v1.Job, of: Stored[Any], *, also: Sequence[Operation] = ()) -> v1.Job:
+def _created(realm: Realm, job: v1.Job, resource: Worked, *, also: Sequence[Operation] = ()) -> v1.Job:
     # Unchanged: no job is started for a connector that was paused, or for a resource that was deleted, in the meantime.
-    unchanged = Check(of.pointer.key, expect=of.pointer.version)
+    unchanged = Check(resource.pointer.key, expect=resource.pointer.version)
     try:
         return realm.all(JOB).create(job, also=lambda _: [unchanged, *also]).value
     except AlreadyExists:
-        raise failure(Contention, "store.contended", what=f"the jobs of {of.value.display_name}") from None
+        raise failure(Contention, "store.contended", what=f"the jobs of {resource.value.display_name}") from None
 
 
 def keep_log(queue: JobQueue, lease: Lease, log: CollectedLog) -> None:
@@ -236,13 +184,7 @@ def keep_log(queue: JobQueue, lease: Lease, log: CollectedLog) -> None:
             dropped_lines=lines.dropped,
             updated_at=timestamp(queue.clock()),
         )
-        try:
-            if current is None:
-                logs.create(after, also=lambda _: [unchanged])
-            else:
-                logs.update(current, after, also=lambda _: [unchanged])
-        except (AlreadyExists, NotFound, PreconditionFailed):
-            raise failure(Contention, "store.contended", what=f"job {job_id}") from None
+        logs.save(current, after, what=f"job {job_id}", also=lambda _: [unchanged])
 
     retrying(attempt)
 
@@ -275,17 +217,17 @@ def rescheduled(realm: Realm, before: v1.Connector | None, after: v1.Connector) 
     """The operations that the batch needs that writes a connector; none if its schedule is unchanged."""
     if before is not None and _schedule(before) == _schedule(after):
         return []
-    pointer = realm.stores.pointers.get(keys.schedule(realm.account_id, after.resource_id.id))
-    if not _is_scheduled(after):
-        return _deleting(pointer)
     now = realm.clock()
-    key, turn = keys.schedule(realm.account_id, after.resource_id.id), Turn(now, max(now, _not_before(after)))
-    return [Put(key, turn.text, expect=pointer.version if pointer else ABSENT)]
+    turn = Turn(now, max(now, _not_before(after))) if _is_scheduled(after) else None
+    return scheduled(realm, keys.schedule(realm.account_id, after.resource_id.id), turn)
 
 
-def unscheduled(pointers: PointerStore, account_id: str, connector_id: str) -> list[Operation]:
-    """The operations that the batch needs that deletes a connector."""
-    return _deleting(pointers.get(keys.schedule(account_id, connector_id)))
+def scheduled(realm: Realm, key: str, turn: Turn | None = None) -> list[Operation]:
+    """The operations that set when a resource is due. Without a turn, it is not scheduled any more."""
+    pointer = realm.stores.pointers.get(key)
+    if turn is not None:
+        return [Put(key, turn.text, expect=pointer.version if pointer else ABSENT)]
+    return [] if pointer is None else [Delete(key, expect=pointer.version)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +329,3 @@ def _interval(connector: v1.Connector) -> timedelta:
 
 def _not_before(connector: v1.Connector) -> datetime:
     return connector.policy.not_before.ToDatetime(UTC)
-
-
-def _deleting(found: Pointer | None) -> list[Operation]:
-    return [] if found is None else [Delete(found.key, expect=found.version)]

@@ -39,51 +39,18 @@ class Amounts(NamedTuple):
     bytes: int = 0
 
 
-NOTHING: Final = Amounts()
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The progress of a pass: tables in all, done and in progress, and the files of the tables started so far.
-
-    `spark_ui` is the address of Spark's web interface, if it has one.
-    """
-
-    mode: v1.CaptureMode.ValueType = v1.CAP_UNSPECIFIED
-    tables_total: int = 0
-    tables_done: int = 0
-    tables: tuple[str, ...] = ()
-    total: Amounts = NOTHING
-    done: Amounts = NOTHING
-    spark_ui: str = ""
-
-    @property
-    def message(self) -> v1.JobProgress:
-        """The stage as a message."""
-        return v1.JobProgress(
-            **{"pass": self.mode},
-            tables_total=self.tables_total,
-            tables_done=self.tables_done,
-            tables=map(clipped, self.tables),
-            files_total=self.total.files,
-            files_done=self.done.files,
-            rows_total=self.total.rows,
-            rows_done=self.done.rows,
-            bytes_total=self.total.bytes,
-            bytes_done=self.done.bytes,
-            spark_ui=self.spark_ui,
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What an attempt has done so far. `failures` maps tables to error messages; `result` has the figures of maintenance."""
+    """What an attempt has done so far. `failures` maps tables to error messages; `result` has the figures of maintenance.
+
+    `stage` is the progress of the pass: tables in all, done and in progress, and the files of the tables started so far.
+    """
 
     tables_scanned: int = 0
     tables_changed: int = 0
     failures: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
-    stage: Stage = Stage()
+    stage: v1.JobProgress = field(default_factory=v1.JobProgress)
     result: v1.MaintenanceResult | None = None
 
     @property
@@ -93,7 +60,7 @@ class Progress:
 
     def write_to(self, job: v1.Job) -> None:
         """Replace the progress in the job's record. All failures are counted, the first 100 are stored."""
-        job.progress.CopyFrom(self.stage.message)
+        job.progress.CopyFrom(self.stage)
         job.tables_scanned, job.tables_changed = self.tables_scanned, self.tables_changed
         job.errors = len(self.failures)
         job.ClearField("maintenance_result")

@@ -6,24 +6,15 @@
     commits         change one or several tables; REST clients that lose races take turns
     registering     tables from existing metadata files, and dropped tables that are restored
     views           views, as Iceberg clients see them
-    view_columns    the types of their columns
 
 The calls that doors and jobs make are exported here.
 """
 
-from skiway.metastore.managed.commits import (
-    ClientTurns,
-    TableChange,
-    TableCreation,
-    append_with_retry,
-    change,
-    change_all,
-    commit,
-    commit_all,
-)
+from skiway.metastore.managed.commits import ClientTurns, TableChange, change, change_all, commit, commit_all
 from skiway.metastore.managed.registering import DroppedTable, dropped_tables, register, undrop
 from skiway.metastore.managed.states import ManagedTable, load, open_current, open_earlier
 from skiway.metastore.managed.tables import (
+    TableCreation,
     create,
     create_filled,
     create_requested,

@@ -15,17 +15,10 @@ import msgspec
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from skiway.errors import Busy, Conflict, Contention, InvalidArgument, SkiwayError
-from skiway.formats.iceberg.changes.commits import Change, Producer, append, plain
+from skiway.formats.iceberg.changes.commits import Change, Producer, plain
 from skiway.formats.iceberg.metadata import metadata_json, updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
-from skiway.metastore.managed.locations import (
-    check_updates,
-    chosen_folder,
-    claim_place,
-    folder_of,
-    release_place,
-    table_files,
-)
+from skiway.metastore.managed import locations
 from skiway.metastore.managed.states import (
     Also,
     ManagedTable,
@@ -36,7 +29,7 @@ from skiway.metastore.managed.states import (
     nothing_else,
     publish,
 )
-from skiway.metastore.managed.tables import forget_staged, staged_table
+from skiway.metastore.managed.tables import TableCreation, forget_staged, staged_table
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import folded, normal_text
@@ -47,7 +40,6 @@ from skiway.metastore.resources.hierarchy import writable_id
 from skiway.model import v1
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
@@ -181,19 +173,12 @@ class ClientTurns:
 
     def _leave(self, line: _Line, client: int) -> None:
         line.remove(client)
-        self._notify()
-
-    def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
 
 def wait_for_clients(
-    realm: Realm,
-    table_id: str,
-    *,
-    sleep: Sleep = time.sleep,
-    monotonic: Callable[[], float] = time.monotonic,
+    realm: Realm, table_id: str, *, sleep: Sleep = time.sleep, monotonic: Callable[[], float] = time.monotonic
 ) -> None:
     """Wait while remote clients that lost a race are expected to retry."""
     until, line = monotonic() + MAX_WAIT_S, _Line(realm, table_id)
@@ -227,16 +212,6 @@ class TableChange:
         """The updates of a client, which are made if the requirements hold."""
         added = [update.snapshot.snapshot_id for update in updates if update.action == "add-snapshot"]
         return cls(table_id, plain(requirements, updates), added[-1] if added else None)
-
-
-@dataclass(frozen=True, slots=True)
-class TableCreation:
-    """The creation of a table that a client staged, with all updates since then."""
-
-    namespace_id: v1.ResourceId
-    name: str
-    requirements: Sequence[TableRequirement]
-    updates: Sequence[TableUpdate]
 
 
 def commit(
@@ -277,13 +252,6 @@ def commit_all(
         return _change(realm, warehouse, changes, creations)
 
 
-def append_with_retry(
-    realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, files: Sequence[DataFile]
-) -> ManagedTable:
-    """Add data files to the table. Retry if other commits are faster."""
-    return change(realm, warehouse, table_id, append(files))
-
-
 def change(
     realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, producer: Producer, *, sleep: Sleep = time.sleep
 ) -> ManagedTable:
@@ -313,7 +281,7 @@ def change_all(
 
 def _check_distinct(changes: Sequence[TableChange], creations: Sequence[TableCreation] = ()) -> None:
     ids = [each.table_id.id for each in changes]
-    ids += [f"{each.namespace_id.id}/{folded(normal_text(each.name))}" for each in creations]
+    ids += [f"{creation.namespace_id.id}/{folded(normal_text(creation.name))}" for creation in creations]
     for table_id, count in Counter(ids).items():
         if count > 1:
             raise failure(InvalidArgument, "commit.table.repeated", id=table_id.rpartition("/")[2], field="table_id")
@@ -331,7 +299,7 @@ def _change(
     for each in changes:
         writable_id(realm, each.table_id, v1.RK_TABLE, field="table_id")
     # Sorted, so that two commits to the same tables never wait for each other.
-    folders = sorted({folder_of(realm, warehouse, each.table_id.id) for each in changes})
+    folders = sorted({locations.folder_of(realm, warehouse, each.table_id.id) for each in changes})
 
     def attempt() -> list[ManagedTable]:
         with ExitStack() as locks:
@@ -374,11 +342,7 @@ def _too_many_races(tables: Sequence[ManagedTable]) -> Conflict:
 
 
 def _committed(
-    realm: Realm,
-    warehouse: Warehouse,
-    changes: Sequence[TableChange],
-    creations: Sequence[TableCreation],
-    also: Also,
+    realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange], creations: Sequence[TableCreation], also: Also
 ) -> list[ManagedTable]:
     """Make all changes for the current states of their tables, and publish the results. Tables without changes stay."""
     bases: list[ManagedTable] = []
@@ -399,7 +363,7 @@ def _committed(
             if (state := _new_state(base, made, own)) is not None:
                 states[base.id] = state
         for creation in creations:
-            new = _staged(realm, warehouse, creation)
+            new = staged_table(realm, warehouse, creation)
             staged.append(new)
             states[new.table.resource_id.id] = new
         published = publish(realm, list(states.values()), also=also) if states else []
@@ -409,7 +373,7 @@ def _committed(
             for files, own in written:
                 files.remove(own)
             for folder in claimed:
-                release_place(realm.stores, folder)
+                locations.release_place(realm.stores, folder)
             for new in staged:
                 new.files.remove([new.location])
                 if not is_lost:  # else it is created again
@@ -422,23 +386,12 @@ def _committed(
     return [*(by_id.get(base.id, base) for base in bases), *created]
 
 
-def _staged(realm: Realm, warehouse: Warehouse, creation: TableCreation) -> NewTable:
-    return staged_table(
-        realm,
-        warehouse,
-        namespace_id=creation.namespace_id,
-        name=creation.name,
-        requirements=creation.requirements,
-        updates=creation.updates,
-    )
-
-
 def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState | None:
     """The state after a change, whose metadata is written and added to `written`; None if nothing changes."""
     folder = next(
         (update.location for update in made.updates if update.action == "set-location"), base.metadata.location
     )
-    check_updates(made.updates, base.files, folder)
+    locations.check_updates(made.updates, base.files, folder)
     _check_identity(base.metadata, made.updates)
     metadata = updated(base.metadata, made.requirements, made.updates, location=base.metadata_location)
     if metadata is base.metadata:
@@ -459,12 +412,12 @@ def _moved(
     """
     given = [update for update in made.updates if update.action == "set-location"]
     catalog = hierarchy.catalog(realm, base.table.catalog_id).value
-    folder = chosen_folder(realm, warehouse, catalog, given[-1].location)
-    if claim_place(realm, warehouse, folder, base.id, empty=False):
+    folder = locations.chosen_folder(realm, warehouse, catalog, given[-1].location)
+    if locations.claim_place(realm, warehouse, folder, base.id, empty=False):
         claimed.append(folder)
     others = tuple(update for update in made.updates if update.action != "set-location")
     moved = given[-1].model_copy(update={"location": folder})
-    files = table_files(realm, warehouse, base.table, folder)
+    files = locations.table_files(realm, warehouse, base.table, folder)
     return replace(base, files=files), replace(made, updates=(*others, moved))
 
 

@@ -111,6 +111,14 @@ def id_in(name: str) -> str:
     return unquote(name.replace("=", "%"))
 
 
+def id_at(realm: Realm, warehouse: Warehouse, place: Location) -> str | None:
+    """The id that the folder of a file is named after; None if the file is not in a folder of the account."""
+    account = location(warehouse.folder(segment(realm.account_id)))
+    if not place.is_within(account):
+        return None
+    return id_in(place.path.removeprefix(f"{account.path}/").partition("/")[0])
+
+
 def claim(realm: Realm, table_id: str) -> None:
     """Claim the folder of a table for this store, if it is not claimed yet."""
     if claimed_at(realm, table_id) is None:
@@ -252,9 +260,9 @@ def places(stores: Stores, *, after: str = "") -> Iterator[Place]:
 
 def release_place(stores: Stores, folder: str) -> None:
     """Remove the claim of a folder that is deleted."""
-    found = find_place(stores, folder)
-    if found is not None:
-        delete_plain(stores, found.key)
+    place = find_place(stores, folder)
+    if place is not None:
+        delete_plain(stores, place.key)
 
 
 def _check_free(stores: Stores, key: str, folder: str) -> None:

@@ -12,18 +12,7 @@ from skiway.formats import location as at
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed import locations
-from skiway.metastore.managed.locations import (
-    check_approved,
-    check_properties,
-    chosen_folder,
-    claim_place,
-    files_of_table,
-    id_in,
-    owner_of,
-    release_place,
-    table_files,
-)
-from skiway.metastore.managed.states import ManagedTable, NewState, is_certainly_undone, load, managed_record, publish
+from skiway.metastore.managed.states import ManagedTable, NewState, load, managed_record, publish, undoing
 from skiway.metastore.managed.tables import DROPPED_FILE, check_fillable, drop, new_record, recorded, required_place
 from skiway.metastore.records import keys
 from skiway.metastore.records.realm import Realm
@@ -74,7 +63,7 @@ def restore(
     """Restore a dropped table, with another name if one is given, in the state that its metadata describes."""
     table = new_record(realm, place, dropped.table_id, name or dropped.name)
     table.metadata_location = dropped.metadata_location  # which tells its folder
-    files = files_of_table(realm, warehouse, table)
+    files = locations.files_of_table(realm, warehouse, table)
     if files.find(dropped.metadata_location) is None:
         raise _gone(dropped.name)
     metadata = read_metadata(files, dropped.metadata_location)
@@ -153,13 +142,9 @@ def _registered(
     table = new_record(realm, place, realm.ids(), name)
     metadata, files, claimed = _read(realm, warehouse, table, metadata_location)
     locations.claim(realm, table.resource_id.id)
-    try:
+    with undoing(lambda: locations.release_place(realm.stores, metadata.location), when=claimed):
         check_fillable(realm, table, metadata)
         return recorded(realm, table, metadata, metadata_location, files)
-    except SkiwayError as error:
-        if claimed and is_certainly_undone(error):
-            release_place(realm.stores, metadata.location)
-        raise
 
 
 def _overwritten(
@@ -175,12 +160,8 @@ def _overwritten(
         _check_files(metadata, files)
     else:
         metadata, files, claimed = _read(realm, warehouse, base.table, metadata_location)
-    try:
+    with undoing(lambda: locations.release_place(realm.stores, metadata.location), when=claimed):
         (made,) = publish(realm, [NewState(replace(base, files=files), metadata, metadata_location)])
-    except SkiwayError as error:
-        if claimed and is_certainly_undone(error):
-            release_place(realm.stores, metadata.location)
-        raise
     return made
 
 
@@ -192,33 +173,33 @@ def _read(
     The last value says whether the folder was not claimed for the table before.
     """
     catalog = hierarchy.catalog(realm, table.catalog_id).value
-    check_approved(realm, warehouse, catalog, metadata_location)
-    outside = warehouse.files(chosen_folder(realm, warehouse, catalog, metadata_location.rpartition("/")[0]))
-    folder = chosen_folder(realm, warehouse, catalog, read_metadata(outside, metadata_location).location)
+    locations.check_approved(realm, warehouse, catalog, metadata_location)
+    outside = warehouse.files(locations.chosen_folder(realm, warehouse, catalog, metadata_location.rpartition("/")[0]))
+    folder = locations.chosen_folder(realm, warehouse, catalog, read_metadata(outside, metadata_location).location)
     if not at(metadata_location).is_within(at(folder)):
         raise _refused(metadata_location, f"it is not in the location of the table, {folder}")
-    claimed = claim_place(realm, warehouse, folder, table.resource_id.id, empty=False)
-    files = table_files(realm, warehouse, table, folder)
+    claimed = locations.claim_place(realm, warehouse, folder, table.resource_id.id, empty=False)
+    files = locations.table_files(realm, warehouse, table, folder)
     try:
         metadata = read_metadata(files, metadata_location).model_copy(update={"location": folder})
         _check_files(metadata, files)
     except SkiwayError:
         if claimed:
-            release_place(realm.stores, folder)
+            locations.release_place(realm.stores, folder)
         raise
     return metadata, files, claimed
 
 
 def _check_files(metadata: TableMetadata, files: TableFiles) -> None:
     """Raise if the metadata names files, except data files, that the table may not have. Data files are checked later."""
-    check_properties(metadata.properties, files, metadata.location)
-    for each in metadata.snapshots:
-        if not each.manifest_list:
+    locations.check_properties(metadata.properties, files, metadata.location)
+    for snapshot in metadata.snapshots:
+        if not snapshot.manifest_list:
             raise PreconditionFailed(
-                f"snapshot {each.snapshot_id} has no manifest list, only manifests: rewrite the table with a newer engine first",
+                f"snapshot {snapshot.snapshot_id} has no manifest list, only manifests: rewrite the table with a newer engine first",
                 key="table.register.unsupported",
             )
-        files.reach.check(at(each.manifest_list))
+        files.reach.check(at(snapshot.manifest_list))
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         files.reach.check(at(statistics.statistics_path))
 
@@ -229,11 +210,10 @@ def _owner_id(realm: Realm, warehouse: Warehouse, metadata_location: str) -> str
         place = at(metadata_location)
     except SkiwayError as error:
         raise _refused(metadata_location, "it is not a valid location") from error
-    account = at(warehouse.folder(locations.segment(realm.account_id)))
-    if not place.is_within(account):
-        owner = owner_of(realm.stores, place)
-        return owner.table_id if owner is not None and owner.account_id == realm.account_id else None
-    return id_in(place.path.removeprefix(f"{account.path}/").partition("/")[0])
+    if (table_id := locations.id_at(realm, warehouse, place)) is not None:
+        return table_id
+    owner = locations.owner_of(realm.stores, place)
+    return owner.table_id if owner is not None and owner.account_id == realm.account_id else None
 
 
 def _refused(metadata_location: str, reason: str) -> InvalidArgument:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -425,6 +425,17 @@ def _explained(prepared: Sequence[_Prepared]) -> SkiwayError | None:
 def is_certainly_undone(error: SkiwayError) -> bool:
     """Whether certainly nothing was committed. If the store did not respond, the commit may have succeeded."""
     return not isinstance(error, Unavailable | TimedOut | Internal)
+
+
+@contextmanager
+def undoing(undo: Callable[[], object], *, when: bool = True) -> Iterator[None]:
+    """Call `undo` if the block fails and certainly nothing was committed; nothing unless `when`."""
+    try:
+        yield
+    except SkiwayError as error:
+        if when and is_certainly_undone(error):
+            undo()
+        raise
 
 
 def update_record(

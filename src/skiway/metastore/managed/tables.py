@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFailed
 from skiway.formats import location as at
 from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.metadata import (
@@ -22,22 +23,7 @@ from skiway.formats.iceberg.metadata import (
 )
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.metastore.managed import locations
-from skiway.metastore.managed.locations import (
-    Place,
-    check_properties,
-    check_updates,
-    chosen_folder,
-    claim_place,
-    files_of_table,
-    find_place,
-    folder_of,
-    folder_of_table,
-    id_in,
-    places,
-    release_place,
-    table_files,
-)
-from skiway.metastore.managed.states import ManagedTable, NewTable, is_certainly_undone, managed_record, publish
+from skiway.metastore.managed.states import ManagedTable, NewTable, managed_record, publish, undoing
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TABLE
@@ -95,21 +81,21 @@ def create(
     """
     place = required_place(realm, namespace_id)
     table_id = realm.ids()
-    folder = folder_of(realm, warehouse, table_id)
+    folder = locations.folder_of(realm, warehouse, table_id)
     if location:
         catalog = hierarchy.catalog(realm, place.catalog_id).value
-        folder = chosen_folder(realm, warehouse, catalog, location)
+        folder = locations.chosen_folder(realm, warehouse, catalog, location)
     kept = dict(properties or {})
     table = new_record(realm, place, table_id, name)
-    check_properties(kept, table_files(realm, warehouse, table, folder), folder)
+    locations.check_properties(kept, locations.table_files(realm, warehouse, table, folder), folder)
     wanted, spec = _shape(schema, partition_by, spec, properties=kept)
     metadata = new_metadata(wanted, location=folder, spec=spec, order=order, properties=kept)
     if location:
-        claim_place(realm, warehouse, folder, table_id)
+        locations.claim_place(realm, warehouse, folder, table_id)
     if stage:
         locations.claim(realm, table_id)
         return ManagedTable(
-            Stored(table, Pointer("", "", ABSENT)), metadata, table_files(realm, warehouse, table, folder)
+            Stored(table, Pointer("", "", ABSENT)), metadata, locations.table_files(realm, warehouse, table, folder)
         )
     return _created(realm, warehouse, table, metadata, also=also)
 
@@ -127,52 +113,41 @@ def create_filled(
     `properties` are those of its first snapshot.
     """
     first = append(added, properties=properties)(staged.metadata, staged.files, realm.clock)
-    try:
+    with undoing(lambda: staged.files.remove(first.written)):
         return _created(realm, warehouse, staged.table, updated(staged.metadata, first.requirements, first.updates))
-    except SkiwayError as error:
-        if is_certainly_undone(error):
-            staged.files.remove(first.written)
-        raise
 
 
-def create_staged(
-    realm: Realm,
-    warehouse: Warehouse,
-    *,
-    namespace_id: v1.ResourceId,
-    name: str,
-    requirements: Sequence[TableRequirement],
-    updates: Sequence[TableUpdate],
-) -> ManagedTable:
-    """Create a table that was staged from all its updates, which may include its first snapshots."""
-    new = staged_table(
-        realm, warehouse, namespace_id=namespace_id, name=name, requirements=requirements, updates=updates
-    )
-    return _recorded_or_forgotten(realm, new)
+@dataclass(frozen=True, slots=True)
+class TableCreation:
+    """The creation of a table that a client staged, with all updates since then, which may include its first snapshots."""
+
+    namespace_id: v1.ResourceId
+    name: str
+    requirements: Sequence[TableRequirement]
+    updates: Sequence[TableUpdate]
 
 
-def staged_table(
-    realm: Realm,
-    warehouse: Warehouse,
-    *,
-    namespace_id: v1.ResourceId,
-    name: str,
-    requirements: Sequence[TableRequirement],
-    updates: Sequence[TableUpdate],
-) -> NewTable:
+def create_staged(realm: Realm, warehouse: Warehouse, creation: TableCreation) -> ManagedTable:
+    """Create a table that was staged."""
+    return _recorded_or_forgotten(realm, staged_table(realm, warehouse, creation))
+
+
+def staged_table(realm: Realm, warehouse: Warehouse, creation: TableCreation) -> NewTable:
     """Write the metadata of a table that was staged, with all its updates. The table can then be published."""
     from pyiceberg.table.update import SetLocationUpdate
 
-    named = [update.location for update in updates if update.action == "set-location"]
-    table_id = id_in(at(named[-1]).name) if named else realm.ids()
-    folder = folder_of(realm, warehouse, table_id)
-    if named and (claimed := _staged_place(realm, warehouse, required_place(realm, namespace_id), named[-1])):
+    place = required_place(realm, creation.namespace_id)
+    named = [update.location for update in creation.updates if update.action == "set-location"]
+    table_id = locations.id_in(at(named[-1]).name) if named else realm.ids()
+    folder = locations.folder_of(realm, warehouse, table_id)
+    if named and (claimed := _staged_place(realm, warehouse, place, named[-1])):
         table_id, folder = claimed.table_id, uri_of(claimed.folder)
-    table = new_record(realm, required_place(realm, namespace_id), table_id, name)
-    check_updates(updates, table_files(realm, warehouse, table, folder), folder)  # also that it belongs to this id
+    table = new_record(realm, place, table_id, creation.name)
+    files = locations.table_files(realm, warehouse, table, folder)
+    locations.check_updates(creation.updates, files, folder)  # also that it belongs to this id
     at_home = SetLocationUpdate(location=folder)
-    others = [each for each in not_in_future(updates, realm.clock()) if each.action != "set-location"]
-    metadata = updated(None, requirements, [*others, at_home])
+    others = [each for each in not_in_future(creation.updates, realm.clock()) if each.action != "set-location"]
+    metadata = updated(None, creation.requirements, [*others, at_home])
     check_fillable(realm, table, metadata)
     return _written(realm, warehouse, table, metadata)
 
@@ -192,7 +167,7 @@ def _drop(
     realm: Realm, warehouse: Warehouse, table: v1.Table, request: v1.DeleteTableRequest, *, purge: bool = False
 ) -> None:
     table_id = request.table_id.id
-    folder = folder_of_table(realm, warehouse, table)
+    folder = locations.folder_of_table(realm, warehouse, table)
     realm.require("table.write", table)
     if table.metadata_location and not purge:
         _remember(realm, table)
@@ -202,7 +177,7 @@ def _drop(
         if purge:
             files.remove(str(one.location) for one in files.walk(at(each)))
             files.remove_folders(at(each))
-            release_place(realm.stores, each)
+            locations.release_place(realm.stores, each)
         else:
             # Records the time of the drop: the files may be old, and running queries still need them for a while.
             files.write(f"{each}/{DROPPED_FILE}", b"")
@@ -214,10 +189,10 @@ def _further_folders(realm: Realm, warehouse: Warehouse, table_id: str) -> Itera
     """The folders in which a table was before it was moved."""
     if not warehouse.approved:
         return
-    own = folder_of(realm, warehouse, table_id)
+    own = locations.folder_of(realm, warehouse, table_id)
     if warehouse.files(own).walk(at(own)):
         yield own
-    for place in places(realm.stores):
+    for place in locations.places(realm.stores):
         mine = (place.account_id, place.table_id) == (realm.account_id, table_id)
         if mine and any(place.folder.is_within(root) for _, root in warehouse.approved):
             yield uri_of(place.folder)
@@ -237,7 +212,7 @@ def drop_unused(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> 
         table = found.value
         if table.updated_at != table.created_at or version_of(table.metadata_location) != 0:
             return False
-        files = files_of_table(realm, warehouse, table)
+        files = locations.files_of_table(realm, warehouse, table)
         if read_metadata(files, table.metadata_location).snapshots:
             return False
         unchanged = v1.Precondition(expected_version=found.meta.pointer_version)
@@ -287,14 +262,14 @@ def required_place(realm: Realm, namespace_id: v1.ResourceId) -> v1.Namespace:
     return namespace
 
 
-def _staged_place(realm: Realm, warehouse: Warehouse, namespace: v1.Namespace, given: str) -> Place | None:
+def _staged_place(realm: Realm, warehouse: Warehouse, namespace: v1.Namespace, given: str) -> locations.Place | None:
     """The place that was claimed when a table was staged at an approved location; None if it was not."""
     catalog = hierarchy.catalog(realm, namespace.catalog_id).value
     approved = warehouse.approved_for(realm.account_id, catalog.display_name)
     if not any(at(given).is_within(root) for root in approved):
         return None
-    found = find_place(realm.stores, given)
-    return found if found is not None and found.account_id == realm.account_id else None
+    place = locations.find_place(realm.stores, given)
+    return place if place is not None and place.account_id == realm.account_id else None
 
 
 def _shape(
@@ -312,16 +287,23 @@ def _shape(
 
 def new_record(realm: Realm, place: v1.Namespace, table_id: str, name: str) -> v1.Table:
     """The record of a table that is created now."""
+    return v1.Table(**fields_of_new(realm, place, table_id, v1.RK_TABLE, name))
+
+
+def fields_of_new(
+    realm: Realm, place: v1.Namespace, of: str, kind: v1.ResourceKind.ValueType, name: str
+) -> dict[str, Any]:
+    """The first fields of the record of a table or view with the id `of` that is created now."""
     require_addressable(name)
     now = realm.now()
-    return v1.Table(
-        resource_id=resource_id(realm, table_id, v1.RK_TABLE),
-        catalog_id=place.catalog_id,
-        namespace_id=place.resource_id,
-        display_name=exact_name(name, resource="table"),
-        created_at=now,
-        updated_at=now,
-    )
+    return {
+        "resource_id": resource_id(realm, of, kind),
+        "catalog_id": place.catalog_id,
+        "namespace_id": place.resource_id,
+        "display_name": exact_name(name, resource="table" if kind == v1.RK_TABLE else "view"),
+        "created_at": now,
+        "updated_at": now,
+    }
 
 
 def _created(
@@ -331,12 +313,8 @@ def _created(
 
 
 def _recorded_or_forgotten(realm: Realm, new: NewTable, *, also: Also = _nothing_else) -> ManagedTable:
-    try:
+    with undoing(lambda: forget_staged(realm, new)):
         return recorded(realm, new.table, new.metadata, new.location, new.files, also=also)
-    except SkiwayError as error:
-        if is_certainly_undone(error):
-            forget_staged(realm, new)
-        raise
 
 
 def check_fillable(realm: Realm, table: v1.Table, metadata: TableMetadata) -> None:
@@ -351,7 +329,7 @@ def check_fillable(realm: Realm, table: v1.Table, metadata: TableMetadata) -> No
 
 
 def _written(realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata) -> NewTable:
-    files = table_files(realm, warehouse, table, metadata.location)
+    files = locations.table_files(realm, warehouse, table, metadata.location)
     locations.claim(realm, table.resource_id.id)
     return NewTable(table, metadata, write_metadata(files, metadata, version=0), files)
 
@@ -367,7 +345,7 @@ def forget_staged(realm: Realm, new: NewTable) -> None:
     new.files.remove_folders(folder)
     exists = realm.all(TABLE).find(keys.table(realm.account_id, table_id)) is not None
     if not exists and not new.files.walk(folder):
-        release_place(realm.stores, new.metadata.location)
+        locations.release_place(realm.stores, new.metadata.location)
         locations.release(realm, table_id)
 
 
@@ -441,8 +419,6 @@ def _belongs_to_managed_catalog(realm: Realm, spec: v1.TableSpec) -> bool:
 
 def _schema(text: str) -> Schema | None:
     """The schema, or None if it has no columns."""
-    from pyiceberg.exceptions import ValidationError
-
     from skiway.formats.iceberg.metadata_files import parsed_schema
 
     try:
@@ -450,7 +426,7 @@ def _schema(text: str) -> Schema | None:
         if isinstance(parsed, dict) and not parsed.get("fields"):
             return None
         return parsed_schema(parsed)
-    except (ValidationError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except ValueError as error:
         reason = str(error).strip().partition("\n")[0]
         raise failure(
             InvalidArgument,

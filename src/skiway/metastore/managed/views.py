@@ -3,7 +3,7 @@
 The record of a view is the same for all doors. A change over Iceberg REST also stores the view's Iceberg metadata in it, and
 writes it as a file. Other doors know nothing of that: if the SQL in the record is not that of the metadata's current version,
 it was changed there, and the metadata gets a further version when it is read. A view that was created elsewhere has metadata
-that follows from its record, and no file.
+that follows from its record, and no file. Columns are an Iceberg schema for Iceberg clients, and have DuckDB's types in the record.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from skiway.errors import AlreadyExists, Contention, InvalidArgument, NotFound, SkiwayError
 from skiway.formats import location as at
@@ -22,14 +26,12 @@ from skiway.formats.iceberg.metadata import commit_failed, version_of
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed import locations
 from skiway.metastore.managed.commits import LOCK_TIMEOUT_S
-from skiway.metastore.managed.locations import check_approved, check_properties, folder_of, id_in
-from skiway.metastore.managed.states import is_certainly_undone
-from skiway.metastore.managed.tables import require_addressable, required_place
-from skiway.metastore.managed.view_columns import duckdb_columns, iceberg_columns
+from skiway.metastore.managed.locations import check_approved, check_properties, folder_of
+from skiway.metastore.managed.states import undoing
+from skiway.metastore.managed.tables import fields_of_new, require_addressable, required_place
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE, VIEW
-from skiway.metastore.records.names import exact_name
-from skiway.metastore.records.realm import Realm, resource_id
+from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy, views
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from pyiceberg.view.metadata import ViewMetadata, ViewVersion
 
     from skiway.formats.iceberg.view_metadata import ViewUpdate
-
 
 COMMENT: Final = "comment"
 
@@ -104,7 +105,7 @@ def create_view(
     metadata = new_view(
         view_uuid=str(uuid4()), location=location or own, schema=schema, version=version, properties=properties
     )
-    return _created(realm, warehouse, _new_record(realm, place, view_id, name), metadata)
+    return _created(realm, warehouse, v1.View(**fields_of_new(realm, place, view_id, v1.RK_VIEW, name)), metadata)
 
 
 def register_view(
@@ -119,7 +120,13 @@ def register_view(
     folder = _checked_folder(realm, warehouse, place.catalog_id, view_id, metadata_location.rpartition("/")[0])
     text = metadata_text(warehouse.files(folder), metadata_location)
     metadata = parsed_view(text, of=f"file {metadata_location}")
-    return _created(realm, warehouse, _new_record(realm, place, view_id, name), metadata, existing=metadata_location)
+    return _created(
+        realm,
+        warehouse,
+        v1.View(**fields_of_new(realm, place, view_id, v1.RK_VIEW, name)),
+        metadata,
+        existing=metadata_location,
+    )
 
 
 def commit_view(
@@ -186,19 +193,6 @@ def rename_view(realm: Realm, view_id: v1.ResourceId, *, name: str, namespace_id
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-def _new_record(realm: Realm, place: v1.Namespace, view_id: str, name: str) -> v1.View:
-    require_addressable(name)
-    now = realm.now()
-    return v1.View(
-        resource_id=resource_id(realm, view_id, v1.RK_VIEW),
-        catalog_id=place.catalog_id,
-        namespace_id=place.resource_id,
-        display_name=exact_name(name, resource="view"),
-        created_at=now,
-        updated_at=now,
-    )
-
-
 def _created(
     realm: Realm, warehouse: Warehouse, view: v1.View, metadata: ViewMetadata, *, existing: str = ""
 ) -> IcebergView:
@@ -235,12 +229,8 @@ def _published(
         locations.claim(realm, view_id)
         warehouse.files(folder).write(written, view_json(metadata).encode())
     _fill(view, metadata, written)
-    try:
+    with undoing(lambda: _remove(warehouse, written), when=not existing):
         stored = publish()
-    except SkiwayError as error:
-        if not existing and is_certainly_undone(error):
-            _remove(warehouse, written)
-        raise
     if replaces and replaces != written:
         _remove(warehouse, replaces)
     return IcebergView(stored.value, metadata, written)
@@ -328,11 +318,11 @@ def _derived(realm: Realm, warehouse: Warehouse, view: v1.View, *, before: ViewM
 
 def _representations(view: v1.View, namespace: Sequence[str], catalog: str) -> list[dict[str, str]]:
     """The SQL in all dialects of the view; if DuckDB's is the only one, also a translation for Spark, if possible."""
-    found = {definition.dialect: definition.sql for definition in view.sql_definitions}
-    if set(found) == {DUCKDB}:
+    queries = _queries(view)
+    if set(queries) == {DUCKDB}:
         with suppress(InvalidArgument):
-            found[SPARK] = spark_sql(found[DUCKDB], namespace=namespace, catalogs={catalog})
-    return [{"type": "sql", "dialect": dialect, "sql": sql} for dialect, sql in found.items()]
+            queries[SPARK] = spark_sql(queries[DUCKDB], namespace=namespace, catalogs={catalog})
+    return [{"type": "sql", "dialect": dialect, "sql": sql} for dialect, sql in queries.items()]
 
 
 def _properties(view: v1.View) -> dict[str, str]:
@@ -380,15 +370,14 @@ def _checked_folder(realm: Realm, warehouse: Warehouse, catalog_id: v1.ResourceI
 def _dropped_id(realm: Realm, warehouse: Warehouse, metadata_location: str) -> str | None:
     """The id of a dropped view of the account in whose folder a metadata file is; None if it is elsewhere."""
     try:
-        place, account = at(metadata_location), at(warehouse.folder(locations.segment(realm.account_id)))
+        found = locations.id_at(realm, warehouse, at(metadata_location))
     except SkiwayError:
         return None
-    if not place.is_within(account):
-        return None
-    found = id_in(place.path.removeprefix(f"{account.path}/").partition("/")[0])
     everything = Realm(realm.stores, realm.account_id)
-    table = everything.all(TABLE).find(keys.table(realm.account_id, found))
-    if table is not None or everything.all(VIEW).find(keys.view(realm.account_id, found)) is not None:
+    if found is not None and (
+        everything.all(TABLE).find(keys.table(realm.account_id, found)) is not None
+        or everything.all(VIEW).find(keys.view(realm.account_id, found)) is not None
+    ):
         raise AlreadyExists(
             f"metadata {metadata_location!r} belongs to a table or view that exists: it cannot be registered again",
             key="location.taken",
@@ -406,3 +395,119 @@ def _remove(warehouse: Warehouse, metadata_location: str) -> None:
         files.remove_folders(at(folder))
     except SkiwayError:
         log.warning("the metadata file %s of a view could not be deleted", metadata_location, exc_info=True)
+
+
+_PRIMITIVES: Final = {
+    exp.DataType.Type[name]: primitive
+    for primitive, names in {
+        "boolean": "BOOLEAN",
+        "int": "TINYINT UTINYINT SMALLINT USMALLINT INT",
+        "long": "UINT BIGINT",
+        "decimal(20, 0)": "UBIGINT",
+        "decimal(38, 0)": "INT128 UINT128",
+        "float": "FLOAT",
+        "double": "DOUBLE",
+        "date": "DATE",
+        "time": "TIME",
+        "timestamp": "TIMESTAMP TIMESTAMPNTZ TIMESTAMP_S TIMESTAMP_MS TIMESTAMP_NS",
+        "timestamptz": "TIMESTAMPTZ",
+        "uuid": "UUID",
+        "binary": "VARBINARY BLOB",
+    }.items()
+    for name in names.split()
+}
+"""The types of Iceberg, by those of DuckDB."""
+
+
+def iceberg_columns(columns: Sequence[v1.SchemaColumn]) -> Schema:
+    """The columns of a view, which have DuckDB's types, as an Iceberg schema. Types that Iceberg lacks become strings."""
+    from pyiceberg.schema import Schema
+
+    numbers = count(1)
+    fields = [_field(next(numbers), column.name, _parsed_type(column.logical_type), numbers) for column in columns]
+    return Schema.model_validate({"type": "struct", "schema-id": 0, "fields": fields})
+
+
+def _parsed_type(text: str) -> exp.DataType | None:
+    try:
+        return exp.DataType.build(text, dialect=DUCKDB)
+    except (SqlglotError, ValueError):
+        return None
+
+
+def _field(number: int, name: str, of: exp.DataType | None, numbers: count[int]) -> dict[str, Any]:
+    return {"id": number, "name": name, "required": False, "type": _type(of, numbers)}
+
+
+def _type(of: exp.DataType | None, numbers: count[int]) -> Any:
+    kinds, kind = exp.DataType.Type, None if of is None else of.this
+    inner = [] if of is None else list(of.expressions)
+    if kind in (kinds.LIST, kinds.ARRAY) and inner:
+        element = {"element-id": next(numbers), "element-required": False, "element": _type(inner[0], numbers)}
+        return {"type": "list", **element}
+    if kind == kinds.MAP and len(inner) == 2:
+        ids = {"key-id": next(numbers), "value-id": next(numbers)}
+        types = {"key": _type(inner[0], numbers), "value": _type(inner[1], numbers)}
+        return {"type": "map", **ids, **types, "value-required": False}
+    if kind == kinds.STRUCT and inner and all(isinstance(each, exp.ColumnDef) for each in inner):
+        own = [next(numbers) for _ in inner]
+        fields = [_field(number, each.name, each.kind, numbers) for number, each in zip(own, inner, strict=True)]
+        return {"type": "struct", "fields": fields}
+    if kind == kinds.DECIMAL:
+        precision, scale = (
+            [*(int(each.name) for each in inner), 18, 3][:2] if len(inner) != 1 else (int(inner[0].name), 0)
+        )
+        return f"decimal({precision}, {scale})"
+    return "string" if kind is None else _PRIMITIVES.get(kind, "string")
+
+
+# --- DuckDB's types ---------------------------------------------------------------------------------------------------
+
+_DUCKDB: Final = {
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
+    "timestamp_ns": "TIMESTAMP_NS",
+    "timestamptz_ns": "TIMESTAMP WITH TIME ZONE",
+    "string": "VARCHAR",
+    "uuid": "UUID",
+    "binary": "BLOB",
+}
+
+
+def duckdb_columns(schema: Schema) -> list[v1.SchemaColumn]:
+    """The columns of an Iceberg schema with DuckDB's types; none if DuckDB lacks one of the types."""
+    types = [_duckdb_type(field.field_type) for field in schema.fields]
+    return [
+        v1.SchemaColumn(name=field.name, logical_type=kind)
+        for field, kind in zip(schema.fields, types, strict=True)
+        if kind is not None and None not in types
+    ]
+
+
+def _duckdb_type(of: Any) -> str | None:
+    from pyiceberg.types import DecimalType, FixedType, ListType, MapType, StructType
+
+    match of:
+        case ListType():
+            element = _duckdb_type(of.element_type)
+            return None if element is None else f"{element}[]"
+        case MapType():
+            key, value = _duckdb_type(of.key_type), _duckdb_type(of.value_type)
+            return None if key is None or value is None else f"MAP({key}, {value})"
+        case StructType():
+            kinds = [_duckdb_type(field.field_type) for field in of.fields]
+            names = ['"' + field.name.replace('"', '""') + '"' for field in of.fields]
+            members = [f"{name} {kind}" for name, kind in zip(names, kinds, strict=True)]
+            return None if not members or None in kinds else f"STRUCT({', '.join(members)})"
+        case DecimalType():
+            return f"DECIMAL({of.precision},{of.scale})"
+        case FixedType():
+            return "BLOB"
+    return _DUCKDB.get(str(of))

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Final
 
 from skiway.errors import InvalidArgument, Unsupported
-from skiway.formats.iceberg.changes.snapshots import summary_properties
+from skiway.formats.iceberg.metadata import summary_properties
 from skiway.foundation import resources
 from skiway.metastore import jobs
-from skiway.metastore.jobs.api import Schedule, Turn
+from skiway.metastore.jobs.api import Schedule, Turn, scheduled
 from skiway.metastore.pipelines.inputs import LakeNames, PipelineArea, bound_views
 from skiway.metastore.pipelines.lineage import read_lineage
 from skiway.metastore.pipelines.projects import Project, in_order, read_project
@@ -28,7 +28,7 @@ from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied
 from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
-from skiway.storage import ABSENT, Delete, Operation, Pointer, Put
+from skiway.storage import Operation, Pointer, Put
 
 CHECK_EVERY: Final = timedelta(seconds=30)
 """How often the inputs of a pipeline are compared with those of its tables, if it runs when they have changed."""
@@ -38,18 +38,9 @@ log = logging.getLogger("skiway.schedule")
 
 def rescheduled(realm: Realm, pipeline: v1.Pipeline) -> list[Operation]:
     """The operations that the batch needs that writes a pipeline. A scheduled one is due at once."""
-    project = read_project(pipeline.files)
-    if _interval(project) is None:
-        return unscheduled(realm, pipeline.resource_id.id)
-    key, now = keys.pipeline_schedule(realm.account_id, pipeline.resource_id.id), realm.clock()
-    pointer = realm.stores.pointers.get(key)
-    return [Put(key, Turn(now, now).text, expect=pointer.version if pointer else ABSENT)]
-
-
-def unscheduled(realm: Realm, pipeline_id: str) -> list[Operation]:
-    """The operations that the batch needs that deletes a pipeline."""
-    pointer = realm.stores.pointers.get(keys.pipeline_schedule(realm.account_id, pipeline_id))
-    return [] if pointer is None else [Delete(pointer.key, expect=pointer.version)]
+    now = realm.clock()
+    turn = None if _interval(read_project(pipeline.files)) is None else Turn(now, now)
+    return scheduled(realm, keys.pipeline_schedule(realm.account_id, pipeline.resource_id.id), turn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +115,8 @@ def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: PipelineArea) -
 
 def start(realm: Realm, request: v1.StartPipelineRequest) -> v1.StartPipelineResponse:
     """Enqueue a run. If an unfinished job does the same, return that one."""
-    found = _required(realm, request.pipeline_id)
-    return v1.StartPipelineResponse(job=jobs.enqueue_pipeline(realm, found, full=request.full))
+    task = v1.PipelineTask(pipeline_id=request.pipeline_id, full=request.full)
+    return v1.StartPipelineResponse(job=jobs.enqueue(realm, v1.Job(pipeline=task)))
 
 
 def run_job(
@@ -212,10 +203,9 @@ def _shown(pipeline: v1.Pipeline) -> v1.Pipeline:
 CALLS: Final = NamedCalls(
     resources.PIPELINE,
     PIPELINE,
-    keys.pipeline_name,
     check=lambda realm, pipeline, spec, _: _set_files(realm, pipeline, spec),
     writing=lambda realm, pipeline, *_: nullcontext(rescheduled(realm, pipeline)),
     shown=_shown,
-    deleting=unscheduled,
+    deleting=lambda realm, own_id: scheduled(realm, keys.pipeline_schedule(realm.account_id, own_id)),
 )
 """The calls for pipelines. Callers own what they create or update."""

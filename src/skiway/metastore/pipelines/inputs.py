@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -25,6 +25,7 @@ from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.records.access import AccessDecision, grantees_of
 from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.updates import copied
 from skiway.metastore.resources import catalogs, hierarchy, namespaces, snapshots, tables, views
 from skiway.metastore.resources.view_dialects import DUCKDB, SPARK, spark_sql
 from skiway.metastore.statistics.file_table import DIGEST
@@ -35,38 +36,28 @@ CurrentRoles = Callable[[str, str], frozenset[str] | None]
 """The roles that a user has now, by the id of the account and the name; None for one who has no access any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who declared a pipeline, as its runs know it."""
-
-    subject: str
-    roles: frozenset[str] = frozenset()
-    groups: frozenset[str] = frozenset()
-    claims_json: str = "{}"
-
-
-def owner_of(realm: Realm, pipeline: v1.Pipeline, current_roles: CurrentRoles | None) -> Owner:
+def current_owner(realm: Realm, pipeline: v1.Pipeline, current_roles: CurrentRoles | None) -> v1.PipelineOwner:
     """The owner of a pipeline, with its roles of now if they are known. Raise if it has lost its access."""
-    stored, name = pipeline.owner, pipeline.display_name
-    if not stored.subject:
+    owner, name = copied(pipeline.owner), pipeline.display_name
+    if not owner.subject:
         raise PreconditionFailed(f"pipeline {name} has no owner: apply its files again", key="pipeline.owner.missing")
-    roles = frozenset(stored.roles)
     if current_roles is not None:
-        found = current_roles(realm.account_id, stored.subject)
-        if found is None:
+        roles = current_roles(realm.account_id, owner.subject)
+        if roles is None:
             raise PreconditionFailed(
-                f"the owner of pipeline {name}, {stored.subject}, has no valid token any more, so it runs no longer: "
+                f"the owner of pipeline {name}, {owner.subject}, has no valid token any more, so it runs no longer: "
                 "let another user apply its files",
                 key="pipeline.owner.revoked",
             )
-        roles = found
-    return Owner(stored.subject, roles, frozenset(stored.groups), stored.claims_json)
+        owner.roles[:] = sorted(roles)
+    return owner
 
 
-def owner_realm(realm: Realm, owner: Owner) -> Realm:
+def owner_realm(realm: Realm, owner: v1.PipelineOwner) -> Realm:
     """The realm of an account, as the owner sees it."""
     permissions = Roles().permissions(owner.roles)
-    subject = Subject(owner.subject, owner.roles, owner.groups, json.loads(owner.claims_json or "{}"))
+    claims = json.loads(owner.claims_json or "{}")
+    subject = Subject(owner.subject, frozenset(owner.roles), frozenset(owner.groups), claims)
     policies = CallerPolicies(lambda: realm.stores, realm.account_id, subject)
     access = AccessDecision(
         lambda: realm.stores,
@@ -141,23 +132,23 @@ class LakeNames:
 
     def exists(self, name: TableName) -> bool:
         """Whether the owner sees a table or view with this name."""
-        return self._find(name) is not None or self.view(name) is not None
+        return self._find(self._places(name), name) is not None or self.view(name) is not None
 
-    def _catalog(self, name: str) -> v1.Catalog | None:
-        found = catalogs.find(self.realm, name)
-        return None if found is None else found.value
+    def _namespaces(self, catalog_name: str, path: Sequence[str]) -> Iterator[tuple[v1.Catalog, v1.Namespace]]:
+        """The namespace at a path that the owner sees, if there is one, with its catalog."""
+        catalog = catalogs.find(self.realm, catalog_name) if path else None
+        space = None if catalog is None else namespaces.find_any_case(self.realm, catalog.value, path)
+        if catalog is not None and space is not None:
+            yield catalog.value, space
 
     def _places(self, name: TableName) -> Iterator[tuple[v1.Catalog, v1.Namespace]]:
         """Where a name can mean a table: in the catalog of the pipeline, and then in the catalog that it begins with."""
-        for catalog_name, path in ((self.catalog, name.namespace), (name.namespace[0], name.namespace[1:])):
-            catalog = self._catalog(catalog_name) if path else None
-            space = None if catalog is None else namespaces.find_any_case(self.realm, catalog, path)
-            if catalog is not None and space is not None:
-                yield catalog, space
+        yield from self._namespaces(self.catalog, name.namespace)
+        yield from self._namespaces(name.namespace[0], name.namespace[1:])
 
-    def _find(self, name: TableName) -> v1.Table | None:
-        found = (self._table(catalog, space, name.name) for catalog, space in self._places(name))
-        return next((each for each in found if each is not None), None)
+    def _find(self, places: Iterable[tuple[v1.Catalog, v1.Namespace]], name: TableName) -> v1.Table | None:
+        tables_there = (self._table(catalog, space, name.name) for catalog, space in places)
+        return next((table for table in tables_there if table is not None), None)
 
     def _table(self, catalog: v1.Catalog, space: v1.Namespace, name: str) -> v1.Table | None:
         try:
@@ -203,9 +194,7 @@ class LakeTables(LakeNames):
 
     def output(self, name: TableName) -> ManagedTable | None:
         """The derived table with this name; None if it does not exist yet. Raise if the owner may not write it."""
-        catalog = self._catalog(self.catalog)
-        space = None if catalog is None else namespaces.find_any_case(self.realm, catalog, name.namespace)
-        table = None if catalog is None or space is None else self._table(catalog, space, name.name)
+        table = self._find(self._namespaces(self.catalog, name.namespace), name)
         if table is None:
             return None
         self.realm.require("table.write", table)
@@ -213,15 +202,13 @@ class LakeTables(LakeNames):
 
     def namespace(self, path: Sequence[str], *, of: TableName) -> v1.Namespace:
         """The namespace that a new table is created in."""
-        catalog = self._catalog(self.catalog)
-        found = None if catalog is None else namespaces.find_any_case(self.realm, catalog, path)
-        if found is None:
-            raise NotFound(
-                f"table {of} cannot be created: catalog {self.catalog} has no namespace {'.'.join(path)} that {self._owner} may "
-                "see; create it first",
-                key="pipeline.namespace.missing",
-            )
-        return found
+        for _, space in self._namespaces(self.catalog, path):
+            return space
+        raise NotFound(
+            f"table {of} cannot be created: catalog {self.catalog} has no namespace {'.'.join(path)} that {self._owner} may "
+            "see; create it first",
+            key="pipeline.namespace.missing",
+        )
 
     def require_python(self, table: TableName) -> None:
         """Raise if the code of a Python function, which makes `table`, may not run."""
@@ -249,7 +236,7 @@ class LakeTables(LakeNames):
         return f"the owner of the pipeline, {self.realm.caller or 'the server'},"
 
     def _readable(self, name: TableName, reader: TableName) -> v1.Table:
-        table = self._find(name)
+        table = self._find(self._places(name), name)
         if table is None:
             raise NotFound(
                 f"table {name}, which {reader} reads, does not exist in catalog {self.catalog}, or {self._owner} may not see it",
@@ -296,9 +283,8 @@ class PipelineArea:
 
     def tables(self, realm: Realm, pipeline: v1.Pipeline, catalog: str) -> LakeTables:
         """The tables of the account, as the owner of a pipeline sees them now."""
-        owner = owner_of(realm, pipeline, self.current_roles)
         return LakeTables(
-            owner_realm(realm, owner),
+            owner_realm(realm, current_owner(realm, pipeline, self.current_roles)),
             catalog,
             self.reconciler,
             realm,

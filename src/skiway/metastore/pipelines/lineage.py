@@ -17,7 +17,7 @@ from sqlglot.schema import MappingSchema
 
 from skiway.errors import NotFound
 from skiway.formats import TableName
-from skiway.formats.iceberg.changes.snapshots import history, summary_properties
+from skiway.formats.iceberg.metadata import history, summary_properties
 from skiway.metastore.pipelines.spark_sql import Query
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import snapshots

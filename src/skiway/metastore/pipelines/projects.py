@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
@@ -18,6 +18,7 @@ import yaml
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import TableName
+from skiway.foundation.clock import parse_duration
 from skiway.metastore.pipelines.python_files import PythonFunction, parse_python
 from skiway.metastore.pipelines.spark_sql import Query, parse_query
 
@@ -31,8 +32,6 @@ Refresh = Literal["incremental", "full"]
 _FIELDS: Final = ("name", "catalog", "namespace", "schedule", "on_change", "description")
 _OPTIONS: Final = ("table", "refresh", "partition_by", "description")
 _OPTION: Final = re.compile(r"--\s*@(\w+)\s*:\s*(.*)")
-_DURATION: Final = re.compile(r"(\d+)\s*(s|m|h|d)")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def read_project(files: Mapping[str, str]) -> Project:
     if PROJECT_FILE not in files:
         _invalid(PROJECT_FILE, "the file is missing")
     head = _head(files[PROJECT_FILE])
-    namespace = _path(head, "namespace")
+    namespace = tuple(_required(head, "namespace").split("."))
     project = Project(
         _required(head, "name"),
         _required(head, "catalog"),
@@ -138,15 +137,7 @@ def read_project(files: Mapping[str, str]) -> Project:
         _invalid(PROJECT_FILE, "the project has no .sql or .py files, so it has no tables")
     if len(tables) > MAX_TABLES:
         _invalid(PROJECT_FILE, f"the project has {len(tables)} tables; at most {MAX_TABLES} are allowed: split it")
-    return Project(
-        project.name,
-        project.catalog,
-        namespace,
-        project.schedule,
-        project.on_change,
-        project.description,
-        tables,
-    )
+    return replace(project, tables=tables)
 
 
 def _tables(project: Project, file: str, text: str) -> list[DerivedTable]:
@@ -243,10 +234,6 @@ def _required(head: Mapping[str, Any], name: str) -> str:
     return value.strip()
 
 
-def _path(head: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return tuple(_required(head, name).split("."))
-
-
 def _flag(head: Mapping[str, Any], name: str) -> bool:
     value = head.get(name, False)
     if not isinstance(value, bool):
@@ -257,10 +244,10 @@ def _flag(head: Mapping[str, Any], name: str) -> bool:
 def _duration(value: object) -> timedelta | None:
     if value is None:
         return None
-    match = _DURATION.fullmatch(str(value).strip())
-    if match is None or not int(match[1]):
+    try:
+        return parse_duration(value)
+    except ValueError:
         _invalid(PROJECT_FILE, f"schedule is {value!r}; give the time between two runs, such as 30m, 1h or 1d")
-    return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
 
 
 def _text(path: Path) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skiway.formats import ColumnUnits
 from skiway.foundation.cache import Cache
 from skiway.foundation.memory_budget import arrow_bytes
 from skiway.metastore.queries.pins import PinnedSnapshot
@@ -28,11 +29,6 @@ class Ordered:
 
     def __init__(self, kind: LogicalType) -> None:
         self._kind = kind
-
-    @property
-    def has_nan(self) -> bool:
-        """Whether the type has values that no bound covers."""
-        return self._kind.name in ("FLOAT", "DOUBLE")
 
     def values(self, texts: pa.Array) -> pa.Array:
         """The values of canonical texts."""
@@ -50,14 +46,14 @@ class Ordered:
         values = self.values(pa.array([each.text for each in found], pa.string()))
         return None if values.null_count else list(values)
 
-    def around(self, value: pa.Scalar) -> list[pa.Scalar]:
-        """All values that an engine may compare the column with for this literal.
+    def variants(self, values: list[pa.Scalar]) -> list[list[pa.Scalar]]:
+        """All values that an engine may compare the column with for these literals.
 
-        Some engines compare a FLOAT column with the nearest float, others with the number as it is written.
+        Some engines compare a FLOAT column with the nearest floats, others with the numbers as they are written.
         """
         if self._kind.name != "FLOAT":
-            return [value]
-        return [value, value.cast(pa.float32(), safe=False).cast(pa.float64())]
+            return [values]
+        return [values, [value.cast(pa.float32(), safe=False).cast(pa.float64()) for value in values]]
 
 
 def ordered(text: str) -> Ordered | None:
@@ -93,33 +89,24 @@ def _floats(texts: pa.Array) -> pa.Array:
     return pc.if_else(pc.fill_null(pc.is_nan(values), False), pa.scalar(None, pa.float64()), values)
 
 
-def _booleans(texts: pa.Array) -> pa.Array:
-    return _cast(pa.bool_())(texts).cast(pa.int8())  # which have an order
-
-
-def _times(texts: pa.Array) -> pa.Array:
-    return _cast(pa.timestamp("us"))(pc.binary_join_element_wise("1970-01-01T", texts, ""))
-
-
 def _bytes(texts: pa.Array) -> pa.Array:
-    return pa.array([None if text is None else _decoded(text) for text in texts.to_pylist()], pa.binary())
-
-
-def _decoded(text: str) -> bytes | None:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:
-        return None
+    found = texts.to_pylist()
+    for place, text in enumerate(found):
+        try:
+            found[place] = None if text is None else base64.b64decode(text, validate=True)
+        except binascii.Error:
+            found[place] = None
+    return pa.array(found, pa.binary())
 
 
 _READERS: Final[dict[str, Callable[[pa.Array], pa.Array]]] = {
-    "BOOLEAN": _booleans,
+    "BOOLEAN": lambda texts: _cast(pa.bool_())(texts).cast(pa.int8()),  # which have an order
     "INT": _cast(pa.decimal128(38, 0)),
     "FLOAT": _floats,
     "DOUBLE": _floats,
     "DECIMAL": _cast(_DIGITS),
     "DATE": _cast(pa.date32()),
-    "TIME": _times,
+    "TIME": lambda texts: _cast(pa.timestamp("us"))(pc.binary_join_element_wise("1970-01-01T", texts, "")),
     "TIMESTAMP": _cast(pa.timestamp("us")),
     "TIMESTAMPTZ": _cast(pa.timestamp("us", tz="UTC")),
     "STRING": lambda texts: texts,
@@ -128,18 +115,12 @@ _READERS: Final[dict[str, Callable[[pa.Array], pa.Array]]] = {
 }
 
 
-_COUNTS: Final = ("null_count", "nan_count")
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnFacts:
-    """The statistics of one column in every file, NULL where unknown. Without a type, the bounds mean nothing."""
+    """The statistics of one column in every file. Without a type, there are no bounds."""
 
     type: Ordered | None
-    null_count: pa.Array
-    nan_count: pa.Array
-    min: pa.Array | None
-    max: pa.Array | None
+    units: ColumnUnits
 
 
 class FileFacts:
@@ -173,9 +154,10 @@ class FileFacts:
         return np.asarray(pc.fill_null(self.files["size_bytes"], 0))
 
     @cached_property
-    def row_counts(self) -> pa.Array:
-        """The number of rows of each file; 0 if unknown."""
-        return pc.fill_null(self.files["row_count"], 0).combine_chunks()
+    def value_counts(self) -> pa.Array:
+        """The number of rows of each file; NULL if it is unknown, which may be recorded as 0."""
+        rows = self.files["row_count"].combine_chunks()
+        return pc.if_else(pc.greater(rows, 0), rows, pa.scalar(None, rows.type))
 
     def column(self, name: str) -> ColumnFacts | None:
         """The statistics of a column; None if there are none, or if the name is ambiguous."""
@@ -221,21 +203,22 @@ class FileFacts:
         own = values.take(pa.array(index, mask=index < 0))
         types = [each for each in pc.unique(own.field("logical_type")).to_pylist() if each is not None]
         of = ordered(types[0]) if len(types) == 1 else None
-        counts = {each: own.field(each) for each in _COUNTS}
-        if of is None:
-            return ColumnFacts(None, **counts, min=None, max=None)
-        low, high = (of.values(own.field(each)) for each in ("min", "max"))
-        stored = [name for name in pc.unique(own.field("column_name")).to_pylist() if name is not None]
-        return self._with_partitions(stored[0], ColumnFacts(of, **counts, min=low, max=high))
-
-    def _with_partitions(self, name: str, facts: ColumnFacts) -> ColumnFacts:
-        """Fill in missing bounds of a column that files are partitioned by: it has one value in each file."""
-        texts = self._partition(name)
-        if texts is None or facts.type is None:
-            return facts
-        values = facts.type.values(texts)
-        low, high = pc.coalesce(facts.min, values), pc.coalesce(facts.max, values)
-        return ColumnFacts(facts.type, facts.null_count, facts.nan_count, low, high)
+        low = high = pa.nulls(len(own))
+        if of is not None:
+            low, high = (of.values(own.field(name)) for name in ("min", "max"))
+            stored = [name for name in pc.unique(own.field("column_name")).to_pylist() if name is not None]
+            texts = self._partition(stored[0])
+            if texts is not None:  # the column has one value in each file, which replaces missing bounds
+                low, high = (pc.coalesce(bounds, of.values(texts)) for bounds in (low, high))
+        parts = {
+            "value_count": self.value_counts,
+            "null_count": own.field("null_count"),
+            "nan_count": own.field("nan_count"),
+            "min": low,
+            "max": high,
+        }
+        stats = pa.StructArray.from_arrays(list(parts.values()), names=list(parts))
+        return ColumnFacts(of, ColumnUnits(stats))
 
     def _partition(self, name: str) -> pa.Array | None:
         """The values of a column with an identity partition, whose field has the column's name."""
@@ -260,7 +243,6 @@ def _value(text: str | None, name: str) -> str | None:
 
 TASK_BYTES: Final = 128 * 1024 * 1024
 MOST_TASKS: Final = 10_000
-MOST_VALUES: Final = 64
 CACHE_BYTES: Final = 256 * 1024 * 1024
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
@@ -338,91 +320,32 @@ def _possible(facts: FileFacts, predicate: v1.Predicate) -> tuple[Mask, str] | t
         return None, "no statistics for a column with this name"
     match predicate.op:
         case v1.PO_IS_NULL:
-            return _mask(pc.not_equal(column.null_count, 0)), ""
+            return np.asarray(column.units.has_nulls), ""
         case v1.PO_IS_NOT_NULL:
-            return _has_values(facts, column), ""
+            return np.asarray(column.units.has_values), ""
     if column.type is None:
         return None, "the column's type has no order"
     if predicate.op not in _TESTS:
         return None, "unknown operator"
     literals = column.type.literals(predicate.values)
-    if not literals or len(literals) not in _ARITY.get(predicate.op, (len(literals),)):
+    if not literals or len(literals) != _ARITY.get(predicate.op, len(literals)):
         return None, "its values cannot be compared with the column"
-    return _TESTS[predicate.op](column, literals) & _has_values(facts, column), ""
+    tested = [_TESTS[predicate.op](column.units, values) for values in column.type.variants(literals)]
+    return np.logical_or.reduce([np.asarray(mask) for mask in tested]), ""
 
 
-def _has_values(facts: FileFacts, column: ColumnFacts) -> Mask:
-    """Files that may contain values other than NULL in the column."""
-    only_nulls = pc.and_(pc.greater(facts.row_counts, 0), pc.greater_equal(column.null_count, facts.row_counts))
-    return ~np.asarray(pc.fill_null(only_nulls, False))
+def _comparison(op: str) -> Callable[[ColumnUnits, Sequence[pa.Scalar]], pa.Array]:
+    return lambda units, values: units.compared(op, values[0])
 
 
-def _mask(results: pa.Array) -> Mask:
-    """The results as a mask, true where unknown."""
-    return np.asarray(pc.fill_null(results, True))
-
-
-def _at_least(column: ColumnFacts, value: pa.Scalar) -> Mask:
-    return _mask(pc.greater_equal(column.max, value))
-
-
-def _at_most(column: ColumnFacts, value: pa.Scalar) -> Mask:
-    return _mask(pc.less_equal(column.min, value))
-
-
-def _differs(column: ColumnFacts, value: pa.Scalar) -> Mask:
-    return _mask(pc.or_(pc.not_equal(column.min, value), pc.not_equal(column.max, value)))
-
-
-def _within(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
-    """Files in which one of the values is within the bounds.
-
-    Of very many values only the minimum and maximum are compared.
-    """
-    if len(literals) > MOST_VALUES:
-        return _between(column, literals)
-    return _any(column, literals, lambda column, value: _at_least(column, value) & _at_most(column, value))
-
-
-def _between(column: ColumnFacts, literals: Sequence[pa.Scalar]) -> Mask:
-    ends = pc.min_max(pa.array(literals, literals[0].type))  # whichever comes first
-    return _any(column, [ends["min"]], _at_least) & _any(column, [ends["max"]], _at_most)
-
-
-def _any(column: ColumnFacts, literals: Sequence[pa.Scalar], test: Callable[[ColumnFacts, pa.Scalar], Mask]) -> Mask:
-    """Files for which the test holds for one of the values, or for one that an engine may compare instead."""
-    assert column.type is not None
-    possible: Mask = np.logical_or.reduce(
-        [test(column, value) for literal in literals for value in column.type.around(literal)]
-    )
-    return possible
-
-
-def _has_nan(column: ColumnFacts) -> Mask:
-    """Files that may contain NaN, which engines treat as greater than all numbers and which bounds do not cover."""
-    assert column.type is not None
-    if not column.type.has_nan:
-        return np.zeros(len(column.null_count), dtype=bool)
-    return _mask(pc.not_equal(column.nan_count, 0))
-
-
-_TESTS: Final[dict[int, Callable[[ColumnFacts, Sequence[pa.Scalar]], Mask]]] = {
-    v1.PO_EQ: _within,
-    v1.PO_IN: _within,
-    v1.PO_NEQ: lambda column, literals: _any(column, literals, _differs) | _has_nan(column),
-    v1.PO_LT: lambda column, literals: _any(column, literals, lambda c, value: _mask(pc.less(c.min, value))),
-    v1.PO_LTE: lambda column, literals: _any(column, literals, _at_most),
-    v1.PO_GT: lambda column, literals: (
-        _any(column, literals, lambda c, value: _mask(pc.greater(c.max, value))) | _has_nan(column)
-    ),
-    v1.PO_GTE: lambda column, literals: _any(column, literals, _at_least) | _has_nan(column),
-    v1.PO_BETWEEN: _between,
+_COMPARISONS: Final = {v1.PO_NEQ: "<>", v1.PO_LT: "<", v1.PO_LTE: "<=", v1.PO_GT: ">", v1.PO_GTE: ">="}
+_TESTS: Final[dict[int, Callable[[ColumnUnits, Sequence[pa.Scalar]], pa.Array]]] = {
+    v1.PO_EQ: ColumnUnits.among,
+    v1.PO_IN: ColumnUnits.among,
+    v1.PO_BETWEEN: ColumnUnits.spanned,
+    **{op: _comparison(sql) for op, sql in _COMPARISONS.items()},
 }
-_ONE: Final = (1,)
-_ARITY: Final[dict[int, tuple[int, ...]]] = {
-    **dict.fromkeys((v1.PO_EQ, v1.PO_NEQ, v1.PO_LT, v1.PO_LTE, v1.PO_GT, v1.PO_GTE), _ONE),
-    v1.PO_BETWEEN: (2,),
-}
+_ARITY: Final[dict[int, int]] = {v1.PO_EQ: 1, v1.PO_BETWEEN: 2, **dict.fromkeys(_COMPARISONS, 1)}
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from skiway.errors import Conflict, InvalidArgument, LimitExceeded, NotFound, SkiwayError, Unsupported
 from skiway.foundation.clock import to_micros
 from skiway.metastore import queries
-from skiway.metastore.planning.planner import Plan, Planner
+from skiway.metastore.planning.planner import Numbers, Plan, Planner
 from skiway.metastore.queries import leases
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.queries.pins import PinnedSnapshot
@@ -25,9 +25,8 @@ from skiway.metastore.statistics import file_table
 from skiway.metastore.statistics.api import renamed
 from skiway.metastore.statistics.file_table import DELETED_ROWS
 from skiway.model import v1
-from skiway.storage import ABSENT, Delete, Put
+from skiway.storage import ABSENT, Delete, Pointer, Put
 
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 UNPARTITIONED = ("", "{}")
 MESSAGE_FILES: Final = 1_000
 MESSAGE_BYTES: Final = 1_000_000
@@ -104,7 +103,7 @@ def fetch(
 
 def _check_predicates(request: v1.FetchScanBundleRequest) -> None:
     values = sum(len(predicate.values) for predicate in request.predicates)
-    longest = max((len(text) for each in request.predicates for text in each.values), default=0)
+    longest = max((len(text) for predicate in request.predicates for text in predicate.values), default=0)
     if len(request.predicates) > MAX_PREDICATES or values > MAX_VALUES or longest > MAX_TEXT:
         raise LimitExceeded(
             f"the filter has {len(request.predicates)} predicates with {values} values, the longest of {longest} characters: send up "
@@ -183,7 +182,7 @@ class _FileMessages:
         self._without = request.exclude_column_stats
         self._wanted = {name.casefold() for name in request.required_columns}
 
-    def files(self, files: pa.Table, places: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[v1.ScanFile]:
+    def files(self, files: pa.Table, places: Numbers) -> Iterator[v1.ScanFile]:
         table_id, snapshot_id = self._pinned.of.table_id, self._pinned.of.snapshot_id
         for first in range(0, len(places), MESSAGE_FILES):
             some = files.take(pa.array(places[first : first + MESSAGE_FILES]))
@@ -278,29 +277,23 @@ def add_plan(realm: Realm, table_id: str, plan: ScanPlan) -> str:
 
 def find_plan(realm: Realm, table_id: str, plan_id: str) -> ScanPlan:
     """The caller's plan with this id; raises `NotFound`."""
-    pointer = (
-        realm.stores.pointers.get(keys.scan_plan(realm.account_id, table_id, realm.caller, plan_id))
-        if plan_id
-        else None
-    )
-    if pointer is None:
-        raise _missing_plan(plan_id)
-    return msgspec.json.decode(pointer.blob_uri, type=ScanPlan)
+    return msgspec.json.decode(_stored_plan(realm, table_id, plan_id).blob_uri, type=ScanPlan)
 
 
 def cancel_plan(realm: Realm, table_id: str, plan_id: str) -> None:
     """Forget the caller's plan with this id; raises `NotFound`."""
+    pointer = _stored_plan(realm, table_id, plan_id)
+    with suppress(Conflict, NotFound):
+        realm.stores.pointers.apply([Delete(pointer.key, expect=pointer.version)])
+
+
+def _stored_plan(realm: Realm, table_id: str, plan_id: str) -> Pointer:
     key = keys.scan_plan(realm.account_id, table_id, realm.caller, plan_id)
     pointer = realm.stores.pointers.get(key) if plan_id else None
     if pointer is None:
-        raise _missing_plan(plan_id)
-    with suppress(Conflict, NotFound):
-        realm.stores.pointers.apply([Delete(key, expect=pointer.version)])
-
-
-def _missing_plan(plan_id: str) -> NotFound:
-    return NotFound(
-        f"plan {plan_id[:100]!r} does not exist: it was cancelled, has expired, or belongs to another caller or table; plan the "
-        "scan again",
-        key="plan.missing",
-    )
+        raise NotFound(
+            f"plan {plan_id[:100]!r} does not exist: it was cancelled, has expired, or belongs to another caller or table; plan "
+            "the scan again",
+            key="plan.missing",
+        )
+    return pointer

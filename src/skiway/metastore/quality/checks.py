@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
-from skiway.errors import AlreadyExists, Contention, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import NotFound, SkiwayError
 from skiway.metastore import jobs
 from skiway.metastore.platform import visit_accounts
 from skiway.metastore.quality import rules
@@ -67,15 +67,8 @@ def store_result(
         after.updated_at.CopyFrom(result.checked_at)
         # The rule is unchanged: its version orders the events, and a deleted rule gets no results.
         unchanged = Check(rule.pointer.key, expect=rule.pointer.version)
-        try:
-            if current is None:
-                repository.create(after, also=lambda _: [unchanged])
-            else:
-                repository.update(current, after, also=lambda _: [unchanged])
-        except (AlreadyExists, NotFound, PreconditionFailed):
-            raise failure(
-                Contention, "store.contended", what=f"the results of rule {rule.value.display_name}"
-            ) from None
+        what = f"the results of rule {rule.value.display_name}"
+        repository.save(current, after, what=what, also=lambda _: [unchanged])
         return result
 
     return retrying(attempt)
@@ -84,7 +77,7 @@ def store_result(
 def _with_result(rule: v1.QualityRule, before: v1.RuleResults | None, result: v1.RuleResult) -> v1.RuleResults:
     made = v1.RuleResults(rule_id=rule.resource_id, table_id=rule.table_id)
     earlier = list(before.results) if before is not None else []
-    if earlier and _is_same_state(earlier[0], result):
+    if earlier and earlier[0].check == result.check and _snapshot_of(earlier[0]) == _snapshot_of(result):
         del earlier[0]
     made.rule_name = rule.display_name
     made.results.extend([result, *map(copied, earlier[: HISTORY - 1])])
@@ -94,9 +87,8 @@ def _with_result(rule: v1.QualityRule, before: v1.RuleResults | None, result: v1
     return made
 
 
-def _is_same_state(one: v1.RuleResult, other: v1.RuleResult) -> bool:
-    has_same = one.HasField("snapshot_id") == other.HasField("snapshot_id") and one.snapshot_id == other.snapshot_id
-    return has_same and one.check == other.check
+def _snapshot_of(result: v1.RuleResult | None) -> int | None:
+    return None if result is None or not result.HasField("snapshot_id") else result.snapshot_id
 
 
 class Measure(Protocol):
@@ -159,7 +151,10 @@ def _checked(
     verdicts = [(rule, judged(rule.value.check, facts)) for rule in chosen]
     undecided = [rule.value for rule, verdict in verdicts if verdict.status is None]
     readable = [rule for rule in undecided if not (rule.estimates_only or estimates_only)]
-    job = jobs.enqueue_check(realm, table.resource_id, [each.resource_id.id for each in readable]) if readable else None
+    job = None
+    if readable:
+        task = v1.QualityTask(rule_ids=sorted(rule.resource_id.id for rule in readable))
+        job = jobs.enqueue(realm, v1.Job(table_id=table.resource_id, quality=task))
     response = v1.CheckRulesResponse(job=job)
     for rule, verdict in verdicts:
         job_id = job.job_id if job is not None and rule.value in readable else ""
@@ -246,13 +241,8 @@ def _check_one(realm: Realm, rule: Stored[v1.QualityRule]) -> None:
         verdict = judged(rule.value.check, facts)
         before = rules.newest_result(realm, rule.value.resource_id.id)
         is_known = before is not None and before.status == verdict.status and before.check == rule.value.check
-        if verdict.status is not None and not (is_known and _is_of(before, snapshot_id)):
+        if verdict.status is not None and not (is_known and _snapshot_of(before) == snapshot_id):
             store_result(realm, rule, verdict, snapshot_id=snapshot_id)
     except SkiwayError as error:
         # One broken table must not stop the others.
         log.debug("rule %s of account %s was not checked: %s", rule.value.display_name, realm.account_id, error)
-
-
-def _is_of(result: v1.RuleResult | None, snapshot_id: int | None) -> bool:
-    known = None if result is None or not result.HasField("snapshot_id") else result.snapshot_id
-    return known == snapshot_id

@@ -39,14 +39,15 @@ def known_facts(realm: Realm, table: v1.Table) -> tuple[TableFacts, int | None]:
     created = snapshot.upstream_created_at if snapshot.HasField("upstream_created_at") else snapshot.ingested_at
     stats = statistics.table_statistics(realm, table_id, snapshot.snapshot_id)
     rows = None if stats is None else _rows(stats)
-    before = _previous(realm, table_id, snapshot)
+    has_previous = snapshot.HasField("parent_snapshot_id")
+    before = statistics.table_statistics(realm, table_id, snapshot.parent_snapshot_id) if has_previous else None
     return (
         TableFacts(
             schema,
             age=realm.clock() - created.ToDatetime(realm.clock().tzinfo),
             rows=rows,
             rows_before=None if before is None else _rows(before),
-            has_previous=snapshot.HasField("parent_snapshot_id"),
+            has_previous=has_previous,
             columns=_columns(realm, table, snapshot.snapshot_id, rows, schema),
             unmeasured=NO_PROFILE if stats is None or not _is_profiled(stats) else "",
         ),
@@ -81,12 +82,6 @@ def type_of(column_type: str) -> LogicalType | None:
 
 def _text(found: Any) -> str:
     return found if isinstance(found, str) else json.dumps(found, sort_keys=True, separators=(",", ":"))
-
-
-def _previous(realm: Realm, table_id: str, snapshot: v1.Snapshot) -> v1.TableStats | None:
-    if not snapshot.HasField("parent_snapshot_id"):
-        return None
-    return statistics.table_statistics(realm, table_id, snapshot.parent_snapshot_id)
 
 
 def _rows(stats: v1.TableStats) -> Interval:

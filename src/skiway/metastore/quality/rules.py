@@ -108,51 +108,49 @@ def _check(realm: Realm, rule: v1.QualityRule, spec: v1.QualityRuleSpec, paths: 
 
 
 def _check_limits(kind: str, given: Any) -> None:
-    where = f"check.{kind}"
+    """Raise unless the limits and lists of a check make sense by themselves."""
+
+    def require(ok: bool, field: str, found: object, wanted: str) -> None:
+        if not ok:
+            raise invalid_field(f"check.{kind}{field and f'.{field}'}", str(found), wanted)
+
+    def require_some(*limits: str) -> list[str]:
+        present = [name for name in limits if given.HasField(name)]
+        wanted = f"{', '.join(limits[:-1])} or {limits[-1]}"
+        require(bool(present), "", "without limits", f"give {wanted}")
+        return present
+
+    share = "give a share between 0 and 1"
     match kind:
         case "row_count":
-            limits = [name for name in ("min", "max", "max_decrease", "max_increase") if given.HasField(name)]
-            if not limits:
-                raise invalid_field(where, "without limits", "give min, max, max_decrease or max_increase")
-            for name in limits:
-                if not 0 <= getattr(given, name) < math.inf:
-                    raise invalid_field(f"{where}.{name}", str(getattr(given, name)), "give a number from 0 on")
-            if given.max_decrease > 1:
-                raise invalid_field(f"{where}.max_decrease", str(given.max_decrease), "give a share between 0 and 1")
+            for name in require_some("min", "max", "max_decrease", "max_increase"):
+                value = getattr(given, name)
+                require(0 <= value < math.inf, name, value, "give a number from 0 on")
+            require(given.max_decrease <= 1, "max_decrease", given.max_decrease, share)
         case "null_share":
-            if not 0 <= given.max <= 1:
-                raise invalid_field(f"{where}.max", str(given.max), "give a share between 0 and 1")
+            require(0 <= given.max <= 1, "max", given.max, share)
         case "distinct_count" | "range" | "quantile":
-            if not given.HasField("min") and not given.HasField("max"):
-                raise invalid_field(where, "without limits", "give min or max")
-            if kind == "quantile" and not 0 <= given.quantile <= 1:
-                raise invalid_field(f"{where}.quantile", str(given.quantile), "give a share between 0 and 1")
+            require_some("min", "max")
+            if kind == "quantile":
+                require(0 <= given.quantile <= 1, "quantile", given.quantile, share)
         case "freshness":
-            if given.max_age.ToNanoseconds() <= 0:
-                raise invalid_field(
-                    f"{where}.max_age", f"{given.max_age.ToSeconds()} s", "give a duration of more than 0 s"
-                )
+            seconds = f"{given.max_age.ToSeconds()} s"
+            require(given.max_age.ToNanoseconds() > 0, "max_age", seconds, "give a duration of more than 0 s")
         case "allowed_values":
-            if not 0 < len(given.values) <= MAX_ITEMS:
-                raise invalid_field(
-                    f"{where}.values", f"a list of {len(given.values)}", f"give 1 to {MAX_ITEMS} values"
-                )
+            size = len(given.values)
+            require(0 < size <= MAX_ITEMS, "values", f"a list of {size}", f"give 1 to {MAX_ITEMS} values")
         case "unique":
-            if not 0 < len(given.columns) <= MAX_ITEMS or len(set(given.columns)) < len(given.columns):
-                raise invalid_field(
-                    f"{where}.columns", ", ".join(given.columns[:50]) or "empty", "name each column of the key once"
-                )
-    if kind not in ("row_count", "freshness", "schema", "distinct_count", "null_share", "unique"):
-        texts = [*(given.values if kind == "allowed_values" else (given.min, given.max))]
-        if any(len(text) > MAX_TEXT for text in texts):
-            raise invalid_field(where, "too long", f"give values of up to {MAX_TEXT} characters")
-    if (
-        kind in ("distinct_count", "row_count")
-        and given.HasField("min")
-        and given.HasField("max")
-        and given.min > given.max
-    ):
-        raise invalid_field(f"{where}.min", str(given.min), f"it cannot exceed max, which is {given.max}")
+            names = given.columns
+            found = ", ".join(names[:50]) or "empty"
+            is_key = 0 < len(names) <= MAX_ITEMS and len(set(names)) == len(names)
+            require(is_key, "columns", found, "name each column of the key once")
+    texts = (
+        given.values if kind == "allowed_values" else (given.min, given.max) if kind in ("range", "quantile") else ()
+    )
+    is_short = all(len(text) <= MAX_TEXT for text in texts)
+    require(is_short, "", "too long", f"give values of up to {MAX_TEXT} characters")
+    if kind in ("distinct_count", "row_count") and given.HasField("min") and given.HasField("max"):
+        require(given.min <= given.max, "min", given.min, f"it cannot exceed max, which is {given.max}")
 
 
 def _check_column(where: str, name: str, types: Mapping[str, str], table: v1.Table) -> None:
@@ -208,7 +206,6 @@ def _some(names: Sequence[str] | Mapping[str, str]) -> str:
 CALLS: Final = NamedCalls(
     resources.RULE,
     RULE,
-    keys.rule_name,
     _check,
     parent=lambda realm, spec: hierarchy.table(realm, spec.table_id),
     status=lambda realm, rule: {"rule": _checked(realm, rule)},

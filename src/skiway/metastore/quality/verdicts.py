@@ -148,29 +148,27 @@ def _row_count(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
     if rows is None:
         raise Unmeasured("the number of rows is not known: synchronise or profile the table")
     observed = f"{_shown(rows)} rows"
-    least = rule.min if rule.HasField("min") else None
-    most = rule.max if rule.HasField("max") else None
+    least, most, down, up = _given(rule, "min", "max", "max_decrease", "max_increase")
     verdicts = [rows.within(least, most)]
-    wanted = [_limits(least, most, "rows")] if least is not None or most is not None else []
-    shares = (
-        (rule.max_decrease if rule.HasField("max_decrease") else None),
-        (rule.max_increase if rule.HasField("max_increase") else None),
-    )
-    if shares != (None, None) and facts.has_previous:
+    wanted = [f"{_limits(least, most)} rows"] if least is not None or most is not None else []
+    if (down is not None or up is not None) and facts.has_previous:
         before = facts.rows_before
         if before is None or before.low is None or before.high is None:
             raise Unmeasured(
                 "the number of rows in the previous snapshot is not known: profile it, or wait for the next one"
             )
         observed += f", {_shown(before)} before"
-        down, up = shares
         lowest = None if down is None else Interval(before.low * (1 - down), before.high * (1 - down))
         highest = None if up is None else Interval(before.low * (1 + up), before.high * (1 + up))
         verdicts.append(_compared(rows, lowest, highest))
         wanted += [f"a decrease of at most {_percent(down)}"] if down is not None else []
         wanted += [f"an increase of at most {_percent(up)}"] if up is not None else []
-    ok = False if False in verdicts else None if None in verdicts else True
-    return _decided(ok, facts, observed, f"expected {' and '.join(wanted)}", metadata=True)
+    return _decided(_all(*verdicts), facts, observed, f"expected {' and '.join(wanted)}", metadata=True)
+
+
+def _all(*verdicts: bool | None) -> bool | None:
+    """Whether all limits hold; None if that is undecided."""
+    return False if False in verdicts else None if None in verdicts else True
 
 
 def _compared(rows: Interval, lowest: Interval | None, highest: Interval | None) -> bool | None:
@@ -193,29 +191,24 @@ def _null_share(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
 def _distinct_count(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
     rule = check.distinct_count
     count = _known(facts.column(rule.column).distinct, facts, f"distinct values of column {rule.column!r}")
-    least = rule.min if rule.HasField("min") else None
-    most = rule.max if rule.HasField("max") else None
+    least, most = _given(rule, "min", "max")
     observed = f"{_shown(count)} distinct values of {rule.column}"
-    return _decided(count.within(least, most), facts, observed, f"expected {_limits(least, most, 'values')}")
+    return _decided(count.within(least, most), facts, observed, f"expected {_limits(least, most)} values")
 
 
 def _range(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
     rule = check.range
     column = facts.column(rule.column)
-    least = _value(rule.min, column.type) if rule.HasField("min") else None
-    most = _value(rule.max, column.type) if rule.HasField("max") else None
     if _is_empty(column):
         return _decided(True, facts, f"{rule.column} has no values", "")
     if None in (column.least, column.most) and facts.method != v1.RMT_EXACT:  # for example, bounds that are too long
         return Verdict(None, observed=f"the profile has no range of {rule.column}")
     low, high = (_known(each, facts, f"range of column {rule.column!r}") for each in (column.least, column.most))
     # A smaller value than the smallest is impossible, and a larger one than the largest.
-    above, below = low.within(least, None), high.within(None, most)
-    ok = False if False in (above, below) else None if None in (above, below) else True
+    least, most = _values(rule, column.type)
+    ok = _all(low.within(least, None), high.within(None, most))
     observed = f"{rule.column} is between {low.low} and {high.high}"
-    wanted = [f"at least {rule.min}"] if least is not None else []
-    wanted += [f"at most {rule.max}"] if most is not None else []
-    return _decided(ok, facts, observed, f"expected values of {' and '.join(wanted)}")
+    return _decided(ok, facts, observed, f"expected values of {_limits(*_given(rule, 'min', 'max'))}")
 
 
 def _is_empty(column: ColumnFacts) -> bool:
@@ -230,13 +223,10 @@ def _quantile(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
             return _decided(True, facts, f"{rule.column} has no values", "")
         return Verdict(None, observed=f"the profile has no quantiles of {rule.column}")
     value = column.quantile(rule.quantile)
-    least = _value(rule.min, column.type) if rule.HasField("min") else None
-    most = _value(rule.max, column.type) if rule.HasField("max") else None
     shown = value.low if value.is_exact else f"between {value.low} and {value.high}"
     observed = f"the {rule.quantile:g} quantile of {rule.column} is {shown}"
-    wanted = [f"at least {rule.min}"] if least is not None else []
-    wanted += [f"at most {rule.max}"] if most is not None else []
-    return _decided(value.within(least, most), facts, observed, f"expected {' and '.join(wanted)}")
+    ok = value.within(*_values(rule, column.type))
+    return _decided(ok, facts, observed, f"expected {_limits(*_given(rule, 'min', 'max'))}")
 
 
 def _freshness(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
@@ -310,15 +300,11 @@ def _schema(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
 
 
 _JUDGES: Final = {
-    "row_count": _row_count,
-    "null_share": _null_share,
-    "distinct_count": _distinct_count,
-    "range": _range,
-    "quantile": _quantile,
-    "freshness": _freshness,
-    "allowed_values": _allowed_values,
-    "unique": _unique,
-    "schema": _schema,
+    judge.__name__.removeprefix("_"): judge
+    for judge in (
+        *(_row_count, _null_share, _distinct_count, _range, _quantile),
+        *(_freshness, _allowed_values, _unique, _schema),
+    )
 }
 """The function for each kind of rule."""
 
@@ -332,8 +318,14 @@ def _known(found: Interval | None, facts: TableFacts, what: str) -> Interval:
     return found
 
 
-def _value(text: str, of: LogicalType) -> Any:
-    return bound(of, text).value
+def _given(rule: Any, *names: str) -> list[Any]:
+    """The limits of a rule; None for one that it does not have."""
+    return [getattr(rule, name) if rule.HasField(name) else None for name in names]
+
+
+def _values(rule: v1.RangeCheck | v1.QuantileCheck, of: LogicalType) -> list[Any]:
+    """The limits of a rule as values of a type."""
+    return [None if text is None else bound(of, text).value for text in _given(rule, "min", "max")]
 
 
 def _shown(found: Interval) -> str:
@@ -341,10 +333,10 @@ def _shown(found: Interval) -> str:
     return str(low) if low == high else f"{low or 0} to {'any number' if high is None else high}"
 
 
-def _limits(least: int | None, most: int | None, what: str) -> str:
+def _limits(least: object, most: object) -> str:
     parts = [f"at least {least}"] if least is not None else []
     parts += [f"at most {most}"] if most is not None else []
-    return f"{' and '.join(parts)} {what}"
+    return " and ".join(parts)
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from skiway.errors import (
@@ -310,7 +310,7 @@ def use_in_transaction(realm: Realm, used: TransactionUse, *, rules: QueryRules 
 
     If the account has too many leases, the transaction has none: it can be used, but is not listed.
     """
-    realm = _as_server(realm)
+    realm = realm.as_server()
     try:
         lease = _active(find(realm, used.transaction_id).value)
     except NotFound:
@@ -342,7 +342,7 @@ def use_in_transaction(realm: Realm, used: TransactionUse, *, rules: QueryRules 
 def check_transaction(realm: Realm, transaction_id: str) -> bool:
     """Whether a transaction has a lease. Raise `PreconditionFailed` if it was ended."""
     try:
-        _active(find(_as_server(realm), transaction_id).value)
+        _active(find(realm.as_server(), transaction_id).value)
     except NotFound:
         return False
     return True
@@ -352,10 +352,6 @@ def _active(lease: v1.QueryLease) -> v1.QueryLease:
     if lease.descriptor.state in ENDED:
         raise failure(PreconditionFailed, "query.ended", transaction_id=lease.descriptor.query_id)
     return lease
-
-
-def _as_server(realm: Realm) -> Realm:
-    return replace(realm, access=None, policies=None)
 
 
 def _lease(realm: Realm, used: TransactionUse) -> v1.QueryLease:

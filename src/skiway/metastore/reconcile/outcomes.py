@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from skiway.errors import Cancelled, Contention, PreconditionFailed, TimedOut, Unavailable
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore.connectors.specs import ColumnChoice
-from skiway.metastore.jobs.attempts import Amounts, Progress, Stage
+from skiway.metastore.jobs.attempts import Amounts, Progress, clipped
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 
@@ -98,10 +98,22 @@ class Stages:
         self._files[of] = done, total
 
     @property
-    def now(self) -> Stage:
+    def now(self) -> v1.JobProgress:
         """The progress as jobs store it."""
         done, total = (_sum(file[place] for file in self._files.values()) for place in (0, 1))
-        return Stage(self.mode, self.total, self._done, tuple(self._busy), total, done)
+        return v1.JobProgress(
+            **{"pass": self.mode},
+            tables_total=self.total,
+            tables_done=self._done,
+            tables=map(clipped, self._busy),
+            files_total=total.files,
+            files_done=done.files,
+            rows_total=total.rows,
+            rows_done=done.rows,
+            bytes_total=total.bytes,
+            bytes_done=done.bytes,
+            spark_ui="",  # the worker knows it
+        )
 
 
 def _sum(parts: Iterable[Amounts]) -> Amounts:

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from skiway.errors import PermissionDenied
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG, GRANT, NAMESPACE, TABLE, VIEW, Kind
+from skiway.metastore.records.kinds import CATALOG, GRANT, NAMESPACE, OF_TABLE, TABLE, VIEW, Kind
 from skiway.metastore.records.policies import CallerPolicies
 from skiway.metastore.records.repository import Guard, Repository
 from skiway.model import v1
@@ -60,13 +60,8 @@ BY_KIND: Final[Mapping[str, Permissions]] = {
     "namespace": Permissions(("namespace.read", "catalog.read"), "namespace.write"),
     "table": OF_TABLES,
     "view": Permissions(("view.read",), "view.write"),
-    "snapshot": OF_TABLES,
-    "table_stats": OF_TABLES,
-    "column_stats": OF_TABLES,
-    "file_stats": OF_TABLES,
-    "statistics_history": OF_TABLES,
-    "rule": OF_TABLES,
-    "rule_results": OF_TABLES,
+    **dict.fromkeys(("snapshot", "table_stats", "column_stats", "file_stats", "statistics_history"), OF_TABLES),
+    **dict.fromkeys(("rule", "rule_results"), OF_TABLES),
     "lease": Permissions(("table.read",), "table.read"),
     "grant": Permissions(("grant.manage",), "grant.manage"),
 }
@@ -248,21 +243,19 @@ class AccessDecision:
         """Where a namespace is, or the namespace of a table or view."""
         if kind == v1.RK_NAMESPACE:
             return self._namespace(object_id)
-        by_kind: Mapping[int, tuple[Kind[Any], str]] = {
-            v1.RK_TABLE: (TABLE, keys.table(self._account_id, object_id)),
-            v1.RK_VIEW: (VIEW, keys.view(self._account_id, object_id)),
-        }
-        found = self._entry(*by_kind[kind])
+        relations: Kind[Any] = TABLE if kind == v1.RK_TABLE else VIEW
+        found = self._entry(relations, object_id)
         return None if found is None else self._namespace(found.namespace_id.id)
 
     def _namespace(self, namespace_id: str) -> Place | None:
         if namespace_id not in self._places:
-            found = self._entry(NAMESPACE, keys.namespace(self._account_id, namespace_id))
+            found = self._entry(NAMESPACE, namespace_id)
             self._places[namespace_id] = None if found is None else _place(found)
         return self._places[namespace_id]
 
-    def _entry(self, kind: Kind[Any], key: str) -> Any:
-        """The resource at a canonical key, or None. A damaged one has at least its place."""
+    def _entry(self, kind: Kind[Any], own_id: str) -> Any:
+        """The resource with an id, or None. A damaged one has at least its place."""
+        key = kind.by_id(self._account_id, own_id)
         found = Repository(self._stores, kind).entry(self._stores.pointers.get(key))
         return None if found is None else found.value
 
@@ -274,15 +267,7 @@ class AccessDecision:
                 return self._reach.at(_place(on))
             case v1.Table() | v1.View():
                 return max(self._reach.relations.get(on.resource_id.id, NO_ACCESS), self._inside(on.namespace_id.id))
-            case (
-                v1.Snapshot()
-                | v1.TableStats()
-                | v1.ColumnStatsSet()
-                | v1.StatisticsHistory()
-                | v1.FileStatsSet()
-                | v1.QualityRule()
-                | v1.RuleResults()
-            ):
+            case _ if isinstance(on, OF_TABLE):
                 return self._on(on.table_id.id, v1.RK_TABLE)
             case v1.QueryLease():
                 return min((self._on(table.table_id.id, v1.RK_TABLE) for table in on.tables), default=v1.PV_READ)
@@ -314,7 +299,7 @@ class AccessDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectGuard:
+class ObjectGuard(Guard):
     """Protects the resources of one kind from a caller whose roles do not allow everything."""
 
     decision: AccessDecision
@@ -325,22 +310,9 @@ class ObjectGuard:
         """Whether the caller's roles allow it to read all resources of the kind."""
         return any(map(self.decision.everywhere, self.needed.read))
 
-    @property
-    def allows_unreadable(self) -> bool:
-        """Grants are about objects, and it is unknown which one this is."""
-        return False
-
     def sees(self, value: Message) -> bool:
         """Whether the caller may read the resource, or something in it."""
         return self.sees_everything or self.decision.sees(value, self.needed.read)
-
-    def shown(self, value: Message) -> Message:
-        """The whole resource: grants do not hide parts of it."""
-        return value
-
-    def require_create(self, value: Message) -> None:
-        """Raise unless the caller may create the resource."""
-        self.require_change(value)
 
     def require_change(self, *states: Message) -> None:
         """Raise unless the caller may change the resource, and write to where it is moved to, if it is moved."""

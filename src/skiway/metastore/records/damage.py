@@ -7,13 +7,14 @@ Listings show them with what the keys tell, so that one lost blob does not hide 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.errors import Internal, PreconditionFailed
 from skiway.metastore.records import keys
@@ -29,7 +30,6 @@ DAMAGE: Final[Mapping[str, str]] = {
 
 M = TypeVar("M", bound=Message)
 Fields = dict[str, Any]
-Part = Callable[[list[str]], Fields | None]
 
 log = logging.getLogger("skiway.metastore")
 
@@ -60,9 +60,7 @@ def partial_record(message: type[M], noun: str, keys_of_it: Iterable[str], damag
     """The message of a damaged resource, with what its keys tell; None if that does not include its id."""
     known: Fields = {}
     for key in keys_of_it:
-        parts = [unquote(part) for part in key.split("/")[1:]]
-        found = _PARTS[noun](parts) if noun in _PARTS else None
-        known |= found or {}
+        known |= _fields(noun, [unquote(part) for part in key.split("/")[1:]])
     if not known:
         return None
     _report(noun, next(iter(keys_of_it), ""), damage)
@@ -75,113 +73,53 @@ def _report(noun: str, key: str, damage: str) -> None:
     log.error("the %s at %s is damaged: %s; restore it from a backup, or delete it", noun, key, damage)
 
 
-def _id(account_id: str, text: str, kind: v1.ResourceKind.ValueType) -> v1.ResourceId:
-    return v1.ResourceId(account_id=account_id, id=text, kind=kind)
-
-
-def _account(parts: list[str]) -> Fields | None:
+def _fields(noun: str, parts: list[str]) -> Fields:
+    """The fields that one key of a resource tells; none if it tells nothing."""
     match parts:
         case ["accounts", "by-id", account]:
             return {"resource_id": _id(account, account, v1.RK_ACCOUNT)}
         case ["accounts", "by-name", name]:
             return {"display_name": name}
-    return None
-
-
-def _named(plural: str, kind: v1.ResourceKind.ValueType) -> Part:
-    """The fields of a resource that has a name in the account."""
-
-    def read(parts: list[str]) -> Fields | None:
-        match parts:
-            case ["accounts", account, group, "by-id", text] if group == plural:
-                return {"resource_id": _id(account, text, kind)}
-            case ["accounts", _, group, "by-name", name] if group == plural:
-                return {"display_name": name}
-        return None
-
-    return read
-
-
-def _namespace(parts: list[str]) -> Fields | None:
-    match parts:
-        case ["accounts", account, "namespaces", "by-id", text]:
-            return {"resource_id": _id(account, text, v1.RK_NAMESPACE)}
-        case ["accounts", account, "catalogs", catalog, "namespaces", "by-path", *parents, name]:
-            pass
-        case ["accounts", account, "catalogs", catalog, "namespaces", "by-depth", _, *parents, name]:
-            pass
-        case _:
-            return None
-    return {"catalog_id": _id(account, catalog, v1.RK_CATALOG), "parents": parents, "display_name": name}
-
-
-def _relation(plural: str, kind: v1.ResourceKind.ValueType) -> Part:
-    """The fields of a table or view."""
-
-    def read(parts: list[str]) -> Fields | None:
-        match parts:
-            case ["accounts", account, group, "by-id", text] if group == plural:
-                return {"resource_id": _id(account, text, kind)}
-            case ["accounts", account, "namespaces", namespace, group, "by-name", name] if group == plural:
-                return {"namespace_id": _id(account, namespace, v1.RK_NAMESPACE), "display_name": name}
-        return None
-
-    return read
-
-
-def _snapshot(parts: list[str]) -> Fields | None:
-    match parts:
-        case ["accounts", account, "tables", table, "snapshots", "by-id", number]:
-            return {"table_id": _id(account, table, v1.RK_TABLE), "snapshot_id": int(number)}
-    return None
-
-
-def _grant(parts: list[str]) -> Fields | None:
-    match parts:
-        case ["accounts", account, "grants", "by-object", text, grantee]:
-            return {"object_id": v1.ResourceId(account_id=account, id=text), "grantee": grantee}
-    return None
-
-
-def _rule(parts: list[str]) -> Fields | None:
-    match parts:
-        case ["accounts", account, "rules", "by-table", table, name]:
-            return {"table_id": _id(account, table, v1.RK_TABLE), "display_name": name}
-    return _named("rules", v1.RK_RULE)(parts)
-
-
-def _job(parts: list[str]) -> Fields | None:
-    match parts:
         case ["accounts", account, "jobs", "by-id", text]:
             return {"account_id": account, "job_id": text}
-        case ["accounts", _, "jobs", *_, state, place] if state.isdecimal():
-            return {"state": int(state), **_created(place)}
         case ["accounts", _, "jobs", *_, "any", place]:
             return _created(place)
-    return None
+        case ["accounts", _, "jobs", *_, state, place] if state.isdecimal():
+            return {"state": int(state), **_created(place)}
+        case ["accounts", account, "grants", "by-object", text, grantee]:
+            return {"object_id": v1.ResourceId(account_id=account, id=text), "grantee": grantee}
+        case ["accounts", account, "rules", "by-table", table, name]:
+            return {"table_id": _id(account, table, v1.RK_TABLE), "display_name": name}
+        case ["accounts", account, "tables", table, "snapshots", "by-id", number]:
+            return {"table_id": _id(account, table, v1.RK_TABLE), "snapshot_id": int(number)}
+        case ["accounts", account, "catalogs", catalog, "namespaces", "by-path", *parents, name] | [
+            "accounts",
+            account,
+            "catalogs",
+            catalog,
+            "namespaces",
+            "by-depth",
+            _,
+            *parents,
+            name,
+        ]:
+            return {"catalog_id": _id(account, catalog, v1.RK_CATALOG), "parents": parents, "display_name": name}
+        case ["accounts", account, "namespaces", namespace, "tables" | "views", "by-name", name]:
+            return {"namespace_id": _id(account, namespace, v1.RK_NAMESPACE), "display_name": name}
+        case ["accounts", account, _, "by-id", text] if (
+            f"RK_{noun.upper()}" in v1.ResourceKind.DESCRIPTOR.values_by_name
+        ):
+            return {"resource_id": _id(account, text, v1.ResourceKind.Value(f"RK_{noun.upper()}"))}
+        case ["accounts", _, _, "by-name", name]:
+            return {"display_name": name}
+    return {}
+
+
+def _id(account_id: str, text: str, kind: v1.ResourceKind.ValueType) -> v1.ResourceId:
+    return v1.ResourceId(account_id=account_id, id=text, kind=kind)
 
 
 def _created(place: str) -> Fields:
-    from google.protobuf.timestamp_pb2 import Timestamp
-
     created_at = Timestamp()
     created_at.FromMicroseconds(keys.MAX - int(place.partition("-")[0]))
     return {"created_at": created_at}
-
-
-_PARTS: Final[Mapping[str, Part]] = {
-    "account": _account,
-    "catalog": _named("catalogs", v1.RK_CATALOG),
-    "namespace": _namespace,
-    "table": _relation("tables", v1.RK_TABLE),
-    "view": _relation("views", v1.RK_VIEW),
-    "snapshot": _snapshot,
-    "grant": _grant,
-    "policy": _named("policies", v1.RK_POLICY),
-    "rule": _rule,
-    "webhook": _named("webhooks", v1.RK_WEBHOOK),
-    "pipeline": _named("pipelines", v1.RK_PIPELINE),
-    "connector": _named("connectors", v1.RK_CONNECTOR),
-    "job": _job,
-}
-"""Reads a key of a resource, by the noun of its kind. Every kind that is listed has an entry."""

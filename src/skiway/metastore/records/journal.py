@@ -17,18 +17,17 @@ import base64
 import itertools
 import secrets
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from skiway.foundation.resources import RESOURCES
 from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Clock, Delete, Operation, Pointer, PointerStore, Put, Stores, utc_now
-from skiway.storage.calls import StoreFormat, Transfer
 
 HISTORY_S: Final = 2 * 3600.0
 """How long replaced snapshots are recorded: longer than a transaction can be open."""
@@ -45,16 +44,14 @@ EVENT_KINDS: Final = {
     "connector": "connectors",
     "job": "jobs",
     "grant": "grants",
-    "policy": "policies",
-    "rule": "rules",
-    "webhook": "webhooks",
-    "pipeline": "pipelines",
+    **{resource.name: resource.plural for resource in RESOURCES},
 }
 """The kinds of objects that have events, and their names in keys."""
 
 _NUMBERS: Final = itertools.count()
 _SINGULAR: Final = {plural: kind for kind, plural in EVENT_KINDS.items()}
 _BY_ID: Final = frozenset(EVENT_KINDS.values()) - {"accounts", "grants"}
+_BY_NAME: Final = frozenset(("catalogs", "connectors", *(resource.plural for resource in RESOURCES))) - {"rules"}
 
 
 def journaled(stores: Stores, *, clock: Clock = utc_now, caller: str = "", retention_s: float = RETENTION_S) -> Stores:
@@ -222,13 +219,7 @@ def _name(parts: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
     match parts:
         case ["accounts", "by-name", name]:
             yield "account", {"name": name}
-        case [
-            "accounts",
-            _,
-            "catalogs" | "connectors" | "policies" | "pipelines" | "webhooks" as plural,
-            "by-name",
-            name,
-        ]:
+        case ["accounts", _, plural, "by-name", name] if plural in _BY_NAME:
             yield _SINGULAR[plural], {"name": name}
         case ["accounts", _, "rules", "by-table", table, name]:
             yield "rule", {"name": name, "table_id": table}
@@ -335,6 +326,11 @@ class Journal:
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
+def _of_inner(name: str) -> Any:
+    """The method of the inner store."""
+    return lambda journaled, *values, **options: getattr(journaled.inner, name)(*values, **options)
+
+
 class JournaledPointers(PointerStore):
     """A pointer store that adds events to all batches. Everything else goes to the inner store unchanged."""
 
@@ -355,17 +351,6 @@ class JournaledPointers(PointerStore):
         """That of the inner store."""
         return self.inner.get(key)
 
-    def retire(self, reason: str) -> None:
-        """Retire the inner store."""
-        self.inner.retire(reason)
-
-    def close(self) -> None:
-        """Close the inner store."""
-        self.inner.close()
-
-    def _reported(self, operation: str, *, items: int = 1) -> AbstractContextManager[Transfer]:
-        return self.inner._reported(operation, items=items)
-
     def _apply(self, batch: Sequence[Operation]) -> None:
         # The time is read last, right before the change takes effect.
         added = [*self._journal.entries(batch), *self._journal.replaced(batch, self.inner._get)]
@@ -377,23 +362,7 @@ class JournaledPointers(PointerStore):
     def _get(self, key: str) -> Pointer | None:
         return self.inner._get(key)
 
-    def _scan(self, prefix: str, *, after: str, limit: int, now: datetime) -> Sequence[Pointer]:
-        return self.inner._scan(prefix, after=after, limit=limit, now=now)
-
-    def _count(self, prefix: str, *, now: datetime) -> int:
-        return self.inner._count(prefix, now=now)
-
-    def _purge(self, limit: int, *, now: datetime) -> int:
-        return self.inner._purge(limit, now=now)
-
-    def _snapshot(self) -> Iterator[Pointer]:
-        return self.inner._snapshot()
-
-    def _load(self, puts: Iterator[Put]) -> None:  # type: ignore[override]
-        self.inner._load(puts)
-
-    def _format(self) -> StoreFormat:
-        return self.inner._format()
-
-    def _change_format(self, expected: StoreFormat, new: StoreFormat) -> None:
-        self.inner._change_format(expected, new)
+    retire, close = map(_of_inner, ("retire", "close"))
+    _reported, _scan, _count, _purge = map(_of_inner, ("_reported", "_scan", "_count", "_purge"))
+    _snapshot, _load = map(_of_inner, ("_snapshot", "_load"))
+    _format, _change_format = map(_of_inner, ("_format", "_change_format"))

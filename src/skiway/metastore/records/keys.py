@@ -106,27 +106,44 @@ def account_name(name: str = "") -> str:
 # --- catalogs, namespaces, tables and views ---------------------------------------------------------------------------
 
 
-class _Key(Protocol):
+class Key(Protocol):
+    """Returns the key for an account and an id or name in it; without one, the prefix of all."""
+
     def __call__(self, account_id: str, name: str = "", /) -> str: ...
 
 
-def _in_account(folder: str) -> _Key:
+def in_account(folder: str) -> Key:
     """The keys in a folder of an account, by id or name."""
     return lambda account_id, name="": f"{of_account(account_id)}{folder}/{encoded(name)}"
 
 
-catalog, catalog_name = _in_account("catalogs/by-id"), _in_account("catalogs/by-name")
-namespace = _in_account("namespaces/by-id")
-table, view = _in_account("tables/by-id"), _in_account("views/by-id")
-policy, policy_name = _in_account("policies/by-id"), _in_account("policies/by-name")
-rule, rule_name = _in_account("rules/by-id"), _in_account("rules/by-name")
-pipeline, pipeline_name = _in_account("pipelines/by-id"), _in_account("pipelines/by-name")
-connector, connector_name = _in_account("connectors/by-id"), _in_account("connectors/by-name")
-webhook, webhook_name = _in_account("webhooks/by-id"), _in_account("webhooks/by-name")
-rule_results = _in_account("rule-results/by-rule")
-job_log = _in_account("job-logs/by-job")
-column_tags = _in_account("column-tags/by-table")
+catalog, catalog_name = in_account("catalogs/by-id"), in_account("catalogs/by-name")
+namespace = in_account("namespaces/by-id")
+table, view = in_account("tables/by-id"), in_account("views/by-id")
+policy, policy_name = in_account("policies/by-id"), in_account("policies/by-name")
+rule, rule_name = in_account("rules/by-id"), in_account("rules/by-name")
+pipeline, pipeline_name = in_account("pipelines/by-id"), in_account("pipelines/by-name")
+connector, connector_name = in_account("connectors/by-id"), in_account("connectors/by-name")
+webhook, webhook_name = in_account("webhooks/by-id"), in_account("webhooks/by-name")
+rule_results = in_account("rule-results/by-rule")
+job_log = in_account("job-logs/by-job")
+column_tags = in_account("column-tags/by-table")
 """The tags of the columns of a table. They stay when the table is dropped, because it can be restored."""
+
+
+def _by_account(prefix: str) -> Key:
+    """The keys of what holds a value itself, not a blob's address, by account and id."""
+    return lambda account_id, own_id="": f"{prefix}{encoded(account_id)}/{encoded(own_id)}"
+
+
+automatic_profile = _by_account("/automatic-profiles/")
+"""Holds the snapshot of a table for which the last automatic profile was started. It expires."""
+folder_claim = _by_account("/folders/")
+"""Holds when this store claimed the warehouse folder of a table."""
+export = _by_account("/exports/")
+"""Holds where the Iceberg metadata of a mirrored table is, or why it has none."""
+schedule, pipeline_schedule = _by_account(SCHEDULE), _by_account(PIPELINE_SCHEDULE)
+"""Hold when a connector's next job, or a pipeline, is due."""
 
 
 def namespace_path(account_id: str, catalog_id: str, path: Sequence[str] = ()) -> str:
@@ -263,22 +280,7 @@ def statistics_history(account_id: str, table_id: str) -> str:
     return f"{of_table(account_id, table_id)}snapshots/profiles/history"
 
 
-def automatic_profile(account_id: str, table_id: str) -> str:
-    """Holds the snapshot for which the last automatic profile was started, not a blob's address. It expires."""
-    return f"/automatic-profiles/{encoded(account_id)}/{encoded(table_id)}"
-
-
 # --- managed tables ---------------------------------------------------------------------------------------------------
-
-
-def folder_claim(account_id: str, table_id: str) -> str:
-    """Holds when this store claimed the warehouse folder of a table, not a blob's address."""
-    return f"/folders/{encoded(account_id)}/{encoded(table_id)}"
-
-
-def export(account_id: str, table_id: str = "") -> str:
-    """Holds where the Iceberg metadata of a mirrored table is, or why it has none, not a blob's address."""
-    return f"/exports/{encoded(account_id)}/{encoded(table_id)}"
 
 
 def place(scheme: str, bucket: str, path: str) -> str:
@@ -323,36 +325,18 @@ def scan_plan(account_id: str, table_id: str, caller: str, plan_id: str = "") ->
     return f"/plans/{encoded(account_id)}/{encoded(table_id)}/{encoded(caller) if caller else '-'}/{encoded(plan_id) if plan_id else ''}"
 
 
-# --- pipelines --------------------------------------------------------------------------------------------------------
-
-
-def pipeline_schedule(account_id: str, pipeline_id: str) -> str:
-    """Holds when a pipeline is due, not a blob's address."""
-    return f"{PIPELINE_SCHEDULE}{encoded(account_id)}/{encoded(pipeline_id)}"
-
-
 # --- connectors and jobs ----------------------------------------------------------------------------------------------
 
 
-def secret(account_id: str, connector_id: str, secret_id: str = "") -> str:
-    """The marker that a secret with this id may exist. It holds when it was set, not a blob's address."""
-    return f"{SECRETS}{encoded(account_id)}/{encoded(connector_id)}/{encoded(secret_id)}"
-
-
-def webhook_secret(account_id: str, webhook_id: str) -> str:
-    """Marks that a webhook may have a secret; holds since when. It is set before the secret is stored."""
-    return secret(account_id, webhook_id, "webhook")
+def secret(account_id: str, owner_id: str, secret_id: str = "") -> str:
+    """The marker that a secret of a connector or webhook may exist. It holds when it was set, not a blob's address."""
+    return f"{SECRETS}{encoded(account_id)}/{encoded(owner_id)}/{encoded(secret_id)}"
 
 
 def secret_ids(key: str) -> tuple[str, str, str]:
-    """The ids of account, connector and secret in the key of a secret's marker."""
-    account_id, connector_id, secret_id = map(unquote, key.removeprefix(SECRETS).split("/"))
-    return account_id, connector_id, secret_id
-
-
-def schedule(account_id: str, connector_id: str) -> str:
-    """Holds when a connector's next job is due, not a blob's address."""
-    return f"{SCHEDULE}{encoded(account_id)}/{encoded(connector_id)}"
+    """The ids of account, owner and secret in the key of a secret's marker."""
+    account_id, owner_id, secret_id = map(unquote, key.removeprefix(SECRETS).split("/"))
+    return account_id, owner_id, secret_id
 
 
 def scheduled_ids(prefix: str, key: str) -> tuple[str, str]:

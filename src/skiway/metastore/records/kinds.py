@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from google.protobuf.message import Message
 
+from skiway.foundation.resources import PLAIN
 from skiway.metastore.records import keys
 from skiway.metastore.records.names import folded
 from skiway.model import v1
@@ -23,7 +24,7 @@ class Kind(Generic[M]):
 
     `title` is the name of a resource in messages. `names` are the keys besides the canonical one; each is unique.
     `folds` are the additional keys in managed catalogs; see `folding`. `by_id` returns the canonical key for the ids of an account
-    and a resource in it.
+    and a resource in it, and `by_name` its key by name if that is unique in the account.
     """
 
     noun: str
@@ -33,6 +34,7 @@ class Kind(Generic[M]):
     names: Callable[[M], tuple[str, ...]] = lambda _: ()
     folds: Callable[[M], tuple[str, ...]] = lambda _: ()
     by_id: Callable[[str, str], str] = lambda *_: ""
+    by_name: Callable[[str, str], str] = lambda *_: ""
 
     @property
     def number(self) -> v1.ResourceKind.ValueType:
@@ -46,18 +48,25 @@ def _kind(
     by_id: Callable[[str, str], str],
     names: Callable[[Any], tuple[str, ...]],
     folds: Callable[[Any], tuple[str, ...]] = lambda _: (),
+    by_name: Callable[[str, str], str] = lambda *_: "",
 ) -> Kind[M]:
     """A kind of resource of an account with an id and a display name."""
 
     def key(resource: Any) -> str:
         return by_id(resource.resource_id.account_id, resource.resource_id.id)
 
-    return Kind(noun, message, lambda resource: cast(Any, resource).display_name, key, names, folds, by_id)
+    return Kind(noun, message, lambda resource: cast(Any, resource).display_name, key, names, folds, by_id, by_name)
 
 
-def _by_name(key: Callable[[str, str], str]) -> Callable[[Any], tuple[str, ...]]:
-    """The names of a kind whose resources have unique names in the account."""
-    return lambda resource: (key(resource.resource_id.account_id, resource.display_name),)
+def _named(
+    noun: str, message: type[M], by_id: Callable[[str, str], str], by_name: Callable[[str, str], str]
+) -> Kind[M]:
+    """A kind whose resources have names that are unique in the account, and no other keys."""
+
+    def names(resource: Any) -> tuple[str, ...]:
+        return (by_name(resource.resource_id.account_id, resource.display_name),)
+
+    return _kind(noun, message, by_id, names, by_name=by_name)
 
 
 def folding(kind: Kind[C], managed: Callable[[str], bool]) -> Kind[C]:
@@ -89,14 +98,9 @@ def _relation_folds(of: v1.Table | v1.View) -> tuple[str, ...]:
     return (keys.relation_name(of.resource_id.account_id, of.namespace_id.id, folded(of.display_name)),)
 
 
-def _table_names(of: v1.Table) -> tuple[str, ...]:
+def _relation_names(of: v1.Table | v1.View) -> tuple[str, ...]:
     place = of.resource_id.account_id, of.namespace_id.id, of.display_name
-    return keys.table_name(*place), keys.relation_name(*place)
-
-
-def _view_names(of: v1.View) -> tuple[str, ...]:
-    place = of.resource_id.account_id, of.namespace_id.id, of.display_name
-    return keys.view_name(*place), keys.relation_name(*place)
+    return (keys.table_name if isinstance(of, v1.Table) else keys.view_name)(*place), keys.relation_name(*place)
 
 
 def _snapshot_names(of: v1.Snapshot) -> tuple[str, ...]:
@@ -177,8 +181,9 @@ ACCOUNT = Kind(
     key=lambda of: keys.account(of.resource_id.id),
     names=lambda of: (keys.account_name(of.display_name),),
     by_id=lambda _, account_id: keys.account(account_id),
+    by_name=lambda _, name: keys.account_name(name),
 )
-CATALOG = _kind("catalog", v1.Catalog, keys.catalog, _by_name(keys.catalog_name))
+CATALOG = _named("catalog", v1.Catalog, keys.catalog, keys.catalog_name)
 NAMESPACE = Kind(
     "namespace",
     v1.Namespace,
@@ -188,8 +193,8 @@ NAMESPACE = Kind(
     folds=_namespace_folds,
     by_id=keys.namespace,
 )
-TABLE = _kind("table", v1.Table, keys.table, _table_names, _relation_folds)
-VIEW = _kind("view", v1.View, keys.view, _view_names, _relation_folds)
+TABLE = _kind("table", v1.Table, keys.table, _relation_names, _relation_folds)
+VIEW = _kind("view", v1.View, keys.view, _relation_names, _relation_folds)
 SNAPSHOT = Kind(
     "snapshot",
     v1.Snapshot,
@@ -207,14 +212,14 @@ GRANT = Kind(
     key=lambda of: keys.grant(of.object_id.account_id, of.object_id.id, of.grantee),
     names=lambda of: (keys.grant_of(of.object_id.account_id, of.grantee, of.object_id.id),),
 )
-POLICY = _kind("policy", v1.Policy, keys.policy, _by_name(keys.policy_name))
+POLICY = _named("policy", v1.Policy, keys.policy, keys.policy_name)
 COLUMN_TAGS = Kind(
     "column_tags",
     v1.ColumnTags,
     title=lambda of: of.table_id.id,
     key=lambda of: keys.column_tags(of.table_id.account_id, of.table_id.id),
 )
-RULE = _kind("rule", v1.QualityRule, keys.rule, _rule_names)
+RULE = _kind("rule", v1.QualityRule, keys.rule, _rule_names, by_name=keys.rule_name)
 RULE_RESULTS = Kind(
     "rule_results",
     v1.RuleResults,
@@ -222,9 +227,9 @@ RULE_RESULTS = Kind(
     key=lambda of: keys.rule_results(of.rule_id.account_id, of.rule_id.id),
     names=_result_names,
 )
-WEBHOOK = _kind("webhook", v1.Webhook, keys.webhook, _by_name(keys.webhook_name))
-PIPELINE = _kind("pipeline", v1.Pipeline, keys.pipeline, _by_name(keys.pipeline_name))
-CONNECTOR = _kind("connector", v1.Connector, keys.connector, _by_name(keys.connector_name))
+WEBHOOK = _named("webhook", v1.Webhook, keys.webhook, keys.webhook_name)
+PIPELINE = _named("pipeline", v1.Pipeline, keys.pipeline, keys.pipeline_name)
+CONNECTOR = _named("connector", v1.Connector, keys.connector, keys.connector_name)
 JOB = Kind(
     "job",
     v1.Job,
@@ -259,22 +264,45 @@ IDEMPOTENCY = Kind(
     title=lambda of: of.key,
     key=lambda of: keys.idempotency(of.account_id, of.operation, of.key),
 )
+OF_TABLE: Final = (
+    *(v1.Snapshot, v1.TableStats, v1.ColumnStatsSet, v1.FileStatsSet, v1.StatisticsHistory),
+    *(v1.QualityRule, v1.RuleResults),
+)
+"""The messages of what belongs to a table, which have its id."""
 
-KINDS = (
-    *(ACCOUNT, CATALOG, NAMESPACE, TABLE, VIEW, SNAPSHOT, TABLE_STATS, COLUMN_STATS, FILE_STATS),
-    *(
-        GRANT,
-        POLICY,
-        COLUMN_TAGS,
-        RULE,
-        RULE_RESULTS,
-        WEBHOOK,
-        PIPELINE,
-        CONNECTOR,
-        JOB,
-        JOB_LOG,
-        LEASE,
-        TRANSACTION,
-        IDEMPOTENCY,
-    ),
+PLAIN_KINDS: Final[Mapping[str, Kind[Any]]] = {
+    plain.name: _named(
+        plain.name,
+        getattr(v1, plain.title),
+        keys.in_account(f"{plain.plural}/by-id"),
+        keys.in_account(f"{plain.plural}/by-name"),
+    )
+    for plain in PLAIN
+}
+"""The kinds without code of their own, by name."""
+
+KINDS: Final[tuple[Kind[Any], ...]] = (
+    ACCOUNT,
+    CATALOG,
+    NAMESPACE,
+    TABLE,
+    VIEW,
+    SNAPSHOT,
+    TABLE_STATS,
+    COLUMN_STATS,
+    FILE_STATS,
+    GRANT,
+    POLICY,
+    COLUMN_TAGS,
+    RULE,
+    RULE_RESULTS,
+    WEBHOOK,
+    PIPELINE,
+    CONNECTOR,
+    JOB,
+    JOB_LOG,
+    LEASE,
+    TRANSACTION,
+    IDEMPOTENCY,
+    *PLAIN_KINDS.values(),
 )

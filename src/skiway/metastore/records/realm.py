@@ -16,18 +16,14 @@ from skiway.errors import InvalidArgument, NotFound, PermissionDenied
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.journal import RETENTION_S, journaled
-from skiway.metastore.records.kinds import Kind
+from skiway.metastore.records.kinds import OF_TABLE, Kind
 from skiway.metastore.records.names import normal_text
 from skiway.metastore.records.policies import NO_FILES, NOT_CHANGED, CallerPolicies, Restriction
 from skiway.metastore.records.repository import Guard, Repository, Stored
 from skiway.model import v1
 from skiway.storage import Clock, Stores, utc_now
 
-GUARDED: Final = (
-    *(v1.Table, v1.View, v1.Namespace),
-    *(v1.Snapshot, v1.TableStats, v1.ColumnStatsSet, v1.FileStatsSet, v1.StatisticsHistory),
-    *(v1.QualityRule, v1.RuleResults),
-)
+GUARDED: Final = (v1.Table, v1.View, v1.Namespace, *OF_TABLE)
 """The messages of resources that policies concern."""
 
 
@@ -42,48 +38,35 @@ def columns_of(check: v1.RuleCheck) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyGuard:
+class PolicyGuard(Guard):
     """Hides what would tell a restricted caller about the original rows, and refuses changes by it."""
 
     policies: CallerPolicies
-
-    @property
-    def sees_everything(self) -> bool:
-        """Policies hide no resources, only parts of them."""
-        return True
 
     @property
     def allows_unreadable(self) -> bool:
         """Whether no policy restricts the caller: which objects policies are about may be unknown."""
         return not self.policies.restrict_anything
 
-    def sees(self, value: Message) -> bool:  # noqa: ARG002
-        """Policies hide no resources, only parts of them."""
-        return True
-
     def shown(self, value: Message) -> Message | None:
         """The resource without what tells about the original rows."""
+        restriction = self.policies.of_table(value.table_id.id) if isinstance(value, OF_TABLE) else None
+        if restriction is None:
+            return value
         match value:
             case v1.Snapshot():
-                return _without_counts(value) if self.policies.of_table(value.table_id.id) else value
-            case v1.FileStatsSet():
-                return None if self.policies.of_table(value.table_id.id) else value
+                return _without_counts(value)
             case v1.TableStats():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None else None if found.filters else _without_upstream(value)
+                return None if restriction.filters else _without_upstream(value)
             case v1.ColumnStatsSet():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None else _without_masked(value, found)
+                return _without_masked(value, restriction)
             case v1.StatisticsHistory():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None else _history_without_masked(value, found)
+                return _history_without_masked(value, restriction)
             case v1.QualityRule():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None or not _tells(value.check, found) else None
+                return None if _tells(value.check, restriction) else value
             case v1.RuleResults():
-                found = self.policies.of_table(value.table_id.id)
-                return value if found is None else _without_telling(value, found)
-        return value
+                return _without_telling(value, restriction)
+        return None
 
     def require_change(self, *states: Message) -> None:
         """Raise if the caller is restricted on the resource, which was as in the first state.
@@ -109,54 +92,9 @@ class PolicyGuard:
                 return self.policies.of(on)
             case v1.Namespace():
                 return self.policies.of_namespace(on)
-            case (
-                v1.Snapshot()
-                | v1.TableStats()
-                | v1.ColumnStatsSet()
-                | v1.FileStatsSet()
-                | v1.StatisticsHistory()
-                | v1.QualityRule()
-                | v1.RuleResults()
-            ):
+            case _ if isinstance(on, OF_TABLE):
                 return self.policies.of_table(on.table_id.id)
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class BothGuards:
-    """What two guards allow."""
-
-    first: Guard
-    second: Guard
-
-    @property
-    def sees_everything(self) -> bool:
-        """Whether both guards show all resources."""
-        return self.first.sees_everything and self.second.sees_everything
-
-    @property
-    def allows_unreadable(self) -> bool:
-        """Whether both guards allow it."""
-        return self.first.allows_unreadable and self.second.allows_unreadable
-
-    def sees(self, value: Message) -> bool:
-        """Whether both guards show the resource."""
-        return self.first.sees(value) and self.second.sees(value)
-
-    def shown(self, value: Message) -> Message | None:
-        """What both guards show of the resource."""
-        left = self.first.shown(value)
-        return None if left is None else self.second.shown(left)
-
-    def require_change(self, *states: Message) -> None:
-        """Raise unless both guards allow the change."""
-        self.first.require_change(*states)
-        self.second.require_change(*states)
-
-    def require_create(self, value: Message) -> None:
-        """Raise unless both guards allow the resource to be created."""
-        self.first.require_create(value)
-        self.second.require_create(value)
 
 
 def _without_counts(snapshot: v1.Snapshot) -> v1.Snapshot:
@@ -273,19 +211,25 @@ class Realm:
 
     def all(self, kind: Kind[M]) -> Repository[M]:
         """The repository of a kind of resource."""
-        by_access: Guard | None = None if self.access is None else self.access.guard(kind)
-        concerned = self.policies if kind.message in GUARDED else None
-        by_policies: Guard | None = None if concerned is None else PolicyGuard(concerned)
-        guard = BothGuards(by_access, by_policies) if by_access and by_policies else by_access or by_policies
-        return Repository(self.stores, kind, guard)
+        by_access = None if self.access is None else self.access.guard(kind)
+        by_policies = PolicyGuard(self.policies) if self.policies is not None and kind.message in GUARDED else None
+        return Repository(self.stores, kind, tuple(guard for guard in (by_access, by_policies) if guard is not None))
 
     def by_id(self, kind: Kind[M], own_id: str, *, damaged: bool = False) -> Stored[M]:
         """The resource of the account with this id; if `damaged`, also one with a damaged record. Raise `NotFound` if it is missing."""
         return self.all(kind).require(kind.by_id(self.account_id, own_id), name=own_id, damaged=damaged)
 
+    def entry(self, kind: Kind[M], own_id: str) -> Stored[M] | None:
+        """The resource of the account with this id, also one with a damaged record, or None."""
+        return self.all(kind).entry(self.stores.pointers.get(kind.by_id(self.account_id, own_id)))
+
     def without_policies(self) -> Realm:
         """The same realm, for code that applies the policies of the caller itself."""
         return replace(self, policies=None)
+
+    def as_server(self) -> Realm:
+        """The same realm without the limits of its caller: whatever anybody uses must stay."""
+        return replace(self, access=None, policies=None)
 
     def require_unrestricted(self, on: v1.Table | v1.View, *, why: str = NO_FILES) -> None:
         """Raise `PermissionDenied` if a policy restricts what the caller sees of a table or view."""
@@ -353,13 +297,7 @@ def local_id(realm: Realm, given: v1.ResourceId, kind: v1.ResourceKind.ValueType
     return given.id
 
 
-def by_id_or_name(
-    realm: Realm,
-    kind: Kind[M],
-    request: Any,
-    *,
-    name_key: Callable[[str, str], str],
-) -> Stored[M]:
+def by_id_or_name(realm: Realm, kind: Kind[M], request: Any) -> Stored[M]:
     """The resource whose id or `display_name` the request has, also a damaged one. The field of the id is named after the kind."""
     resource, field = kind.noun, f"{kind.noun}_id"
     if request.HasField(field):
@@ -368,7 +306,7 @@ def by_id_or_name(
         name = normal_text(request.display_name)
         if not name:
             raise failure(InvalidArgument, "field", field=field)
-        named = realm.all(kind).entry(realm.stores.pointers.get(name_key(realm.account_id, name)))
+        named = realm.all(kind).entry(realm.stores.pointers.get(kind.by_name(realm.account_id, name)))
         if named is None:
             raise failure(NotFound, resource, resource=resource, id=name)
         value: Any = named.value  # all kinds with names have ids

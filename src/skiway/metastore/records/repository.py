@@ -10,10 +10,11 @@ Listings are paged. A page token names the last resource of the page, so pages s
 from __future__ import annotations
 
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -76,37 +77,45 @@ Also = Callable[[Stored[M]], Iterable[Operation]]
 """Returns further operations for the batch that writes a resource, given what will be written."""
 
 
-class Guard(Protocol):
+class Guard(ABC):
     """Decides which resources of a kind a caller sees and may change."""
+
+    __slots__ = ()
 
     @property
     def sees_everything(self) -> bool:
         """Whether the caller sees all resources of the account."""
+        return True
 
     @property
     def allows_unreadable(self) -> bool:
         """Whether the caller may delete resources that cannot be read, whatever they are."""
+        return False
 
-    def sees(self, value: Message) -> bool:
+    def sees(self, value: Message) -> bool:  # noqa: ARG002
         """Whether the caller sees the resource. What a caller does not see does not exist for them."""
+        return True
 
     def shown(self, value: Message) -> Message | None:
         """What the caller sees of a resource that it sees; None if that is nothing."""
+        return value
 
+    @abstractmethod
     def require_change(self, *states: Message) -> None:
         """Raise `PermissionDenied` unless the caller may change the resource, in all these states."""
 
     def require_create(self, value: Message) -> None:
         """Raise `PermissionDenied` unless the caller may create the resource."""
+        self.require_change(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Repository(Generic[M]):
-    """All resources of one kind; with a `guard`, those that a caller sees, of which it may change some."""
+    """All resources of one kind; with `guards`, those that a caller sees, of which it may change some."""
 
     stores: Stores
     kind: Kind[M]
-    guard: Guard | None = None
+    guards: tuple[Guard, ...] = ()
 
     def find(self, key: str) -> Stored[M] | None:
         """The resource at a canonical key, or None."""
@@ -150,13 +159,22 @@ class Repository(Generic[M]):
         try:
             value = self._parsed(pointer.blob_uri)
         except (NotFound, Internal):
-            return (pointer, None) if self.guard is None or self.guard.allows_unreadable else None
-        return (pointer, value) if self.guard is None or self.guard.sees(value) else None
+            return (pointer, None) if all(guard.allows_unreadable for guard in self.guards) else None
+        return (pointer, value) if self.sees(value) else None
+
+    @property
+    def sees_everything(self) -> bool:
+        """Whether the caller sees all resources of the account."""
+        return all(guard.sees_everything for guard in self.guards)
+
+    def sees(self, value: Message) -> bool:
+        """Whether the caller sees the resource."""
+        return all(guard.sees(value) for guard in self.guards)
 
     def require_change(self, *states: M) -> None:
         """Raise `PermissionDenied` unless the caller may change a resource, in its states before and after."""
-        if self.guard is not None:
-            self.guard.require_change(*states)
+        for guard in self.guards:
+            guard.require_change(*states)
 
     def missing(self, name: str) -> NotFound:
         """The error that there is no such resource."""
@@ -169,7 +187,7 @@ class Repository(Generic[M]):
         visible resource: neither tells of hidden ones.
         """
         pointers = self.stores.pointers
-        if self.guard is None or self.guard.sees_everything:
+        if self.sees_everything:
             page = pointers.page(prefix, size=size, token=token)
             return Page(tuple(found.value for found in map(self.entry, page.items) if found), page.next_token)
         visible: list[Stored[M]] = []
@@ -219,10 +237,12 @@ class Repository(Generic[M]):
 
     def _shown(self, value: M, pointer: Pointer) -> Stored[M] | None:
         """What the caller sees of a resource; None if that is nothing."""
-        if self.guard is None:
-            return Stored(value, pointer)
-        seen = self.guard.shown(value) if self.guard.sees(value) else None
-        return None if seen is None else Stored(cast(M, seen), pointer)
+        for guard in self.guards:
+            shown = guard.shown(value) if guard.sees(value) else None
+            if shown is None:
+                return None
+            value = cast(M, shown)
+        return Stored(value, pointer)
 
     def entries(self, prefix: str) -> Iterator[Stored[M]]:
         """All resources whose keys start with `prefix`, in the order of their keys, as `entry` returns them."""
@@ -237,7 +257,7 @@ class Repository(Generic[M]):
 
     def count(self, prefix: str) -> int:
         """The number of resources whose keys start with `prefix`."""
-        if self.guard is not None and not self.guard.sees_everything:
+        if not self.sees_everything:
             return sum(1 for _ in self.entries(prefix))
         return self.stores.pointers.count(prefix)
 
@@ -247,20 +267,13 @@ class Repository(Generic[M]):
         Creating exactly the same resource again is not an error.
         """
         prepared = self.creation(value)
-        more = tuple(also(prepared.stored))
-        try:
-            self.stores.pointers.apply([*prepared.operations, *more])
-        except Contention:
-            raise
-        except Conflict:
-            if (reason := self.explain_creation(prepared)) is not None:
-                raise reason from None
+        self._apply([*prepared.operations, *also(prepared.stored)], lambda: self.explain_creation(prepared))
         return prepared.stored
 
     def creation(self, value: M) -> Creation[M]:
         """Check that the caller may create a resource, write its blob, and return the operations that publish it."""
-        if self.guard is not None:
-            self.guard.require_create(value)
+        for guard in self.guards:
+            guard.require_create(value)
         stored, reserved = self.reservation(value)
         return Creation(stored, tuple(reserved))
 
@@ -285,14 +298,19 @@ class Repository(Generic[M]):
     def update(self, current: Stored[M], value: M, *, also: Also[M] = lambda _: ()) -> Stored[M]:
         """Replace a resource that is unchanged since it was read, and free the names it no longer has."""
         prepared = self.replacement(current, value)
-        more = tuple(also(prepared.stored))
-        try:
-            self.stores.pointers.apply([*prepared.operations, *more])
-        except Contention:
-            raise
-        except Conflict:
-            raise self.explain(prepared) from None
+        self._apply([*prepared.operations, *also(prepared.stored)], lambda: self.explain(prepared))
         return prepared.stored
+
+    def save(self, current: Stored[M] | None, value: M, *, what: str = "", also: Also[M] = lambda _: ()) -> Stored[M]:
+        """Create a resource, or replace it as it was read.
+
+        Raise `Contention` about `what` if it was changed since, so that the caller derives it again.
+        """
+        try:
+            return self.create(value, also=also) if current is None else self.update(current, value, also=also)
+        except (AlreadyExists, NotFound, PreconditionFailed):
+            changed = what or f"the {self.kind.noun} of {self.kind.title(value)}"
+            raise failure(Contention, "store.contended", what=changed) from None
 
     def replacement(self, current: Stored[M], value: M) -> Replacement[M]:
         """Write the blob of a changed resource, and return the resource and the operations that publish it."""
@@ -320,12 +338,7 @@ class Repository(Generic[M]):
             self.require_change(value)
         names = self._namesakes(pointer) if value is None else self._names_of(pointer, value)
         batch = [Delete(each.key, expect=each.version) for each in (pointer, *names)]
-        try:
-            self.stores.pointers.apply([*batch, *also])
-        except Contention:
-            raise
-        except Conflict:
-            raise self._explain_change(pointer, None, ()) from None
+        self._apply([*batch, *also], lambda: self._explain_change(pointer, None, ()))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -356,6 +369,16 @@ class Repository(Generic[M]):
         return [name for name in found if name is not None and name.blob_uri == pointer.blob_uri]
 
     # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _apply(self, batch: Iterable[Operation], explain: Callable[[], SkiwayError | None]) -> None:
+        """Apply a batch. If the store rejects it, raise what `explain` returns; None is no error."""
+        try:
+            self.stores.pointers.apply(batch)
+        except Contention:
+            raise
+        except Conflict:
+            if (reason := explain()) is not None:
+                raise reason from None
 
     def _put(self, value: M, *, version: int) -> Stored[M]:
         key = self.kind.key(value)

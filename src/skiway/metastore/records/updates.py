@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -245,6 +245,12 @@ def copy_field(source: Message, target: Message, path: str, *, required: bool = 
         target.ClearField(name)
 
 
+def copy_fields(target: Message, source: Message, paths: Iterable[str], required: Set[str] = frozenset()) -> None:
+    """Set the fields at the paths to their values in `source`. Raise if that clears one of those that are `required`."""
+    for path in sorted(paths):
+        copy_field(source, target, path, required=path in required)
+
+
 def _is_set(message: Message, name: str) -> bool:
     field = message.DESCRIPTOR.fields_by_name[name]
     return message.HasField(name) if field.has_presence else bool(getattr(message, name))
@@ -296,18 +302,35 @@ def reopen(realm: Realm, parent: Pointer) -> None:
         return
 
 
-def remove_empty(
-    realm: Realm, repository: Repository[M], pointer: Pointer, value: M | None, *, require_empty: Callable[[], None]
-) -> None:
-    """Delete a parent that has no children. `require_empty` raises if it has; it runs before and after closing."""
-    require_empty()
-    moved = close_parent(realm, pointer, resource=repository.kind.noun)
+@contextmanager
+def closed(realm: Realm, parent: Pointer, *, resource: str, require: Callable[[], None]) -> Iterator[Pointer]:
+    """Prevent new children in the block, which gets the parent's moved pointer, and whose batch contains `reopening`.
+
+    `require` raises if the children do not allow the change; it is called before and after closing.
+    """
+    require()
+    moved = close_parent(realm, parent, resource=resource)
     try:
-        require_empty()
+        require()
+        yield moved
     except Conflict:
         reopen(realm, moved)
         raise
-    repository.delete(moved, value, also=reopening(moved))
+
+
+def remove_empty(
+    realm: Realm, repository: Repository[M], pointer: Pointer, value: M | None, *, held: Callable[[], str]
+) -> None:
+    """Delete a parent that has no children. `held` returns what it contains in words; "" is nothing."""
+    noun = repository.kind.noun
+    name = keys.last_segment(pointer.key) if value is None else repository.kind.title(value)
+
+    def require() -> None:
+        if found := held():
+            raise failure(Conflict, f"{noun}.not_empty", display_name=name, found=found)
+
+    with closed(realm, pointer, resource=noun, require=require) as moved:
+        repository.delete(moved, value, also=reopening(moved))
 
 
 def counted(counts: Iterable[tuple[int, str]]) -> str:
@@ -382,8 +405,8 @@ class Claim(Generic[R]):
         if not self.key.strip():
             return ()
         slot = Slot(self.realm, self.operation, self.key, fingerprint(self.request))
-        record = slot.record(response.SerializeToString(deterministic=True))
-        return (_put_record(self.realm, record, expect=ABSENT, for_s=self.realm.idempotency_ttl_s),)
+        stored = response.SerializeToString(deterministic=True)
+        return (slot.put(stored, expect=ABSENT, for_s=self.realm.idempotency_ttl_s),)
 
 
 def once(claim: Claim[R], act: Callable[[], R]) -> R:
@@ -423,14 +446,23 @@ class Slot:
         if record.fingerprint.partition(BETWEEN)[2] != self.realm.rights:
             raise failure(PermissionDenied, "idempotency.rights", idempotency_key=self.key)
 
-    def record(self, response: bytes) -> v1.IdempotencyRecord:
-        """The record with a response."""
-        return v1.IdempotencyRecord(
+    def put(self, response: bytes, *, expect: int, for_s: float) -> Put:
+        """Write the record's blob, and return the operation that stores the record for `for_s` seconds."""
+        now = self.realm.clock()
+        expires_at = now + timedelta(seconds=for_s)
+        record = v1.IdempotencyRecord(
+            account_id=self.realm.account_id,
             operation=self.operation,
             key=self._own_key,
             fingerprint=f"{self.fingerprint}{BETWEEN}{self.realm.rights}",
             answer=response,
+            created_at=timestamp(now),
+            updated_at=timestamp(now),
+            expires_at=timestamp(expires_at),
         )
+        data = record.SerializeToString(deterministic=True)
+        uri = self.realm.stores.blobs.put(data, folder=keys.folder(self._where), suffix=".pb")
+        return Put(self._where, uri, expect=expect, expires_at=expires_at)
 
     def reserve(self, *, for_s: float) -> int:
         """Reserve the key, and return the version for `complete` or `free`. Raise `Conflict` if it is in use."""
@@ -455,26 +487,9 @@ class Slot:
         return f"{self.realm.caller}\n{self.key}"
 
     def _write(self, response: bytes, *, expect: int, for_s: float) -> int:
-        put = _put_record(self.realm, self.record(response), expect=expect, for_s=for_s)
+        put = self.put(response, expect=expect, for_s=for_s)
         pointers = self.realm.stores.pointers
         return pointers.compare_and_set(put.key, put.blob_uri, expect=expect, expires_at=put.expires_at).version
-
-
-def _put_record(realm: Realm, record: v1.IdempotencyRecord, *, expect: int, for_s: float) -> Put:
-    """Write the record's blob, and return the operation that stores the record for `for_s` seconds."""
-    now = realm.clock()
-    expires_at = now + timedelta(seconds=for_s)
-    dated = v1.IdempotencyRecord(
-        account_id=realm.account_id,
-        created_at=timestamp(now),
-        updated_at=timestamp(now),
-        expires_at=timestamp(expires_at),
-    )
-    dated.MergeFrom(record)
-    where = IDEMPOTENCY.key(dated)
-    data = dated.SerializeToString(deterministic=True)
-    uri = realm.stores.blobs.put(data, folder=keys.folder(where), suffix=".pb")
-    return Put(where, uri, expect=expect, expires_at=expires_at)
 
 
 def fingerprint(request: Message) -> str:

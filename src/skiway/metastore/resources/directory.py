@@ -156,20 +156,17 @@ def _relation(realm: Realm, of: Relations[R], ref: v1.NameRef) -> R:
     if normal_text(ref.catalog) and not name:
         raise failure(InvalidArgument, f"{noun}.name.missing", resource=noun, field="ref.name")
     catalog, namespace = _namespace(realm, ref, tuple(ref.path))
-    found = _named_in(realm, of, catalog, namespace, name)
+    namespace_id = namespace.resource_id.id
+    if is_managed(catalog):
+        found = of.find_any_case(realm, catalog, namespace_id, name)
+    else:
+        found = _at(realm, of.kind, of.by_name(realm.account_id, namespace_id, name))
     if found is None:
         path = dotted(full_path(namespace))
         raise failure(
             NotFound, f"{noun}.by.name.missing", resource=noun, catalog=catalog.display_name, path=path, name=name
         )
     return found
-
-
-def _named_in(realm: Realm, of: Relations[R], catalog: v1.Catalog, namespace: v1.Namespace, name: str) -> R | None:
-    namespace_id = namespace.resource_id.id
-    if not is_managed(catalog):
-        return _at(realm, of.kind, of.by_name(realm.account_id, namespace_id, name))
-    return of.find_any_case(realm, catalog, namespace_id, name)
 
 
 def _lookup(realm: Realm, of: Relations[R], given: v1.ResourceId) -> v1.NameRef | None:
@@ -212,17 +209,14 @@ def _named(
     return found, v1.PageResponse(total_size=len(found))
 
 
-def _prefix(realm: Realm, ref: v1.NameRef) -> tuple[v1.Catalog, v1.Namespace]:
-    if not ref.HasField("resource_id"):
-        return _namespace(realm, ref, (*ref.path, *_last(ref)))
-    namespace = hierarchy.namespace(realm, ref.resource_id, field="prefix.resource_id", damaged=True).value
-    return hierarchy.catalog(realm, namespace.catalog_id, damaged=True).value, namespace
-
-
 def _in_namespace(
     realm: Realm, of: Relations[R], prefix: v1.NameRef, page: v1.PageRequest
 ) -> tuple[list[v1.DirectoryEntry], v1.PageResponse]:
-    catalog, namespace = _prefix(realm, prefix)
+    if prefix.HasField("resource_id"):
+        namespace = hierarchy.namespace(realm, prefix.resource_id, field="prefix.resource_id", damaged=True).value
+        catalog = hierarchy.catalog(realm, namespace.catalog_id, damaged=True).value
+    else:
+        catalog, namespace = _namespace(realm, prefix, (*prefix.path, *_last(prefix)))
     where = of.by_name(realm.account_id, namespace.resource_id.id, "")
     relations, shown = listed(realm.all(of.kind), where, page)
     return [_entry_of(catalog, namespace, relation) for relation in relations], shown

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from skiway.errors import InvalidArgument, NotFound
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import GRANT, VIEW
+from skiway.metastore.records.errors import invalid_field
+from skiway.metastore.records.kinds import GRANT
 from skiway.metastore.records.names import MAX_NAME
-from skiway.metastore.records.realm import Realm, kind_name, local_id
+from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.repository import Stored, listed, sliced
 from skiway.metastore.records.updates import retrying
-from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import named_object
 from skiway.model import v1
 
 GRANTEE: Final = re.compile(r"(user|role):[^\x00-\x1f\x7f]+")
@@ -21,15 +20,9 @@ GRANTEE: Final = re.compile(r"(user|role):[^\x00-\x1f\x7f]+")
 
 def add(realm: Realm, request: v1.AddGrantRequest) -> v1.AddGrantResponse:
     """Grant a privilege on an object, in place of the one that the grantee has on it."""
-    object_id = _object(realm, request.object_id)
+    object_id = named_object(realm, request.object_id, field="object_id").resource_id
     if request.privilege not in (v1.PV_READ, v1.PV_WRITE, v1.PV_MANAGE):
-        raise failure(
-            InvalidArgument,
-            "field.invalid",
-            field="privilege",
-            found=str(request.privilege),
-            wanted="choose PV_READ, PV_WRITE or PV_MANAGE",
-        )
+        raise invalid_field("privilege", str(request.privilege), "choose PV_READ, PV_WRITE or PV_MANAGE")
     grantee = _grantee(request.grantee)
 
     def attempt() -> Stored[v1.Grant]:
@@ -55,7 +48,7 @@ def list_(realm: Realm, request: v1.ListGrantsRequest) -> v1.ListGrantsResponse:
         prefix = keys.grant_of(realm.account_id, grantee) if grantee else keys.grant(realm.account_id)
         grants, page = listed(repository, prefix, request.page)
         return v1.ListGrantsResponse(grants=grants, page=page)
-    object_id = _object(realm, request.object_id).id
+    object_id = named_object(realm, request.object_id, field="object_id").resource_id.id
     prefix = keys.grant(realm.account_id, object_id)
     if not request.grantee:
         grants, page = listed(repository, prefix, request.page)
@@ -76,30 +69,5 @@ def revoke(realm: Realm, request: v1.RevokeGrantRequest) -> v1.RevokeGrantRespon
 def _grantee(text: str) -> str:
     """A grantee as it is stored. Names of roles are in lower case, as everywhere."""
     if not GRANTEE.fullmatch(text) or len(text) > MAX_NAME:
-        wanted = "give user:<subject> or role:<name>, such as user:ada"
-        raise failure(InvalidArgument, "field.invalid", field="grantee", found=repr(text[:100]), wanted=wanted)
+        raise invalid_field("grantee", repr(text[:100]), "give user:<subject> or role:<name>, such as user:ada")
     return text.lower() if text.startswith("role:") else text
-
-
-def _object(realm: Realm, given: v1.ResourceId) -> v1.ResourceId:
-    """The id of an existing object."""
-    match given.kind:
-        case v1.RK_CATALOG:
-            return hierarchy.catalog(realm, given, field="object_id").value.resource_id
-        case v1.RK_NAMESPACE:
-            return hierarchy.namespace(realm, given, field="object_id").value.resource_id
-        case v1.RK_TABLE:
-            return hierarchy.table(realm, given, field="object_id").value.resource_id
-        case v1.RK_VIEW:
-            view_id = local_id(realm, given, v1.RK_VIEW, field="object_id")
-            view = realm.all(VIEW).find(keys.view(realm.account_id, view_id))
-            if view is None:
-                raise failure(NotFound, "view", resource="view", id=view_id)
-            return view.value.resource_id
-    raise failure(
-        InvalidArgument,
-        "kind",
-        field="object_id",
-        found=kind_name(given.kind),
-        wanted="catalog, namespace, table or view",
-    )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, PermissionDenied, PreconditionFailed
+from skiway.foundation.resources import Resource
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.errors import failure
@@ -21,7 +23,8 @@ from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW, Kind
 from skiway.metastore.records.names import dotted, encoded, folded, normal_text
 from skiway.metastore.records.realm import Realm, kind_name, local_id, resource_id
 from skiway.metastore.records.repository import Repository, Stored, listed, sliced
-from skiway.metastore.records.updates import inside, retrying
+from skiway.metastore.records.updates import inside
+from skiway.metastore.resources.named import Calls
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Delete, Operation, Pointer
 
@@ -151,6 +154,19 @@ def table(realm: Realm, given: v1.ResourceId, *, field: str = "table_id", damage
     return realm.by_id(TABLE, table_id, damaged=damaged)
 
 
+OBJECTS: Final[Mapping[int, Kind[Any]]] = {kind.number: kind for kind in (CATALOG, NAMESPACE, TABLE, VIEW)}
+"""The kinds of objects that grants and policies name."""
+
+
+def named_object(realm: Realm, given: v1.ResourceId, *, field: str) -> Any:
+    """The catalog, namespace, table or view with the id that the request has in `field`."""
+    kind = OBJECTS.get(given.kind)
+    if kind is None:
+        wanted = "catalog, namespace, table or view"
+        raise failure(InvalidArgument, "kind", field=field, found=kind_name(given.kind), wanted=wanted)
+    return realm.by_id(kind, local_id(realm, given, kind.number, field=field)).value
+
+
 def state_digest(realm: Realm) -> bytes:
     """A digest that changes whenever a catalog, namespace, table, view, grant or policy of the account does. Reads no blobs."""
     digest = blake2b(digest_size=16)
@@ -240,7 +256,7 @@ class Below:
         if not dot:
             return listed(repository, prefix, request)
         matches = [each for each in self.realm.stores.pointers.scan(prefix) if self._name(each).startswith(wanted)]
-        if repository.guard is not None:
+        if not repository.sees_everything:
             matches = [each for each in matches if repository.entry(each)]
         listing = f"namespaces:{prefix}:{wanted}"
         shown, page = sliced(matches, request, listing=listing, name=lambda pointer: pointer.key)
@@ -305,19 +321,19 @@ class Relations(Generic[R]):
             stored = repository.entry(reserved)
         return None if stored is None else stored.value
 
-    def update(self, realm: Realm, own_id: str, precondition: v1.Precondition, edit: Callable[[R], None]) -> Stored[R]:
-        """Change one, and move it if its namespace changed."""
-
-        def write(current: Stored[R], desired: R) -> Stored[R]:
-            checks: tuple[Operation, ...] = entering(realm, desired, current.value)
-            return writer(realm, self.kind).update(current, desired, also=lambda _: checks)
-
-        return retrying(lambda: updates.update(realm, self.kind, own_id, precondition, edit, write))
-
-    def delete(self, realm: Realm, own_id: str, precondition: v1.Precondition) -> v1.MutationMeta:
-        """Delete one, and return where it was stored."""
-        key = self.kind.by_id(realm.account_id, own_id)
-        return updates.delete(remover(realm, self.kind), key, own_id, precondition)
+    def calls(self, resource: Resource, **own: Callable[..., Any]) -> Calls[R]:
+        """The calls. An update moves one whose namespace changed."""
+        return Calls(
+            resource,
+            self.kind,
+            writing=lambda realm, wanted, _, before: nullcontext(entering(realm, wanted, before) if before else ()),
+            parent=lambda realm, spec: namespace_in(realm, spec.namespace_id, spec.catalog_id),
+            id_of=writable_id,
+            writer=writer,
+            remover=remover,
+            retries=True,
+            **own,
+        )
 
 
 TABLES: Final = Relations(TABLE, keys.table_name)

@@ -6,11 +6,13 @@ contains no namespaces, and to another catalog only while it is empty. Meanwhile
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from typing import Final
 
 from skiway.errors import Conflict, InvalidArgument
+from skiway.foundation import resources
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import NAMESPACE
 from skiway.metastore.records.names import (
     dotted,
@@ -25,14 +27,12 @@ from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import (
     Claim,
-    close_parent,
-    copy_field,
+    closed,
+    copy_fields,
     counted,
     inside,
-    masked_paths,
     once,
     remove_empty,
-    reopen,
     reopening,
     retrying,
 )
@@ -49,10 +49,9 @@ from skiway.metastore.resources.hierarchy import (
     writable_id,
     writer,
 )
+from skiway.metastore.resources.named import Calls
 from skiway.model import v1
 from skiway.storage import Operation, Pointer
-
-MUTABLE = ("display_name", "description", "path", "policy_ref", "properties", "catalog_id")
 
 
 def create(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.CreateNamespaceResponse:
@@ -60,12 +59,6 @@ def create(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.CreateNamespa
     spec = _normal(realm, request)
     claim = Claim(realm, "CreateNamespace", request.idempotency.key, spec, v1.CreateNamespaceResponse)
     return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
-
-
-def get(realm: Realm, request: v1.GetNamespaceRequest) -> v1.GetNamespaceResponse:
-    """Return the namespace and its stored version."""
-    namespace = hierarchy.namespace(realm, request.namespace_id)
-    return v1.GetNamespaceResponse(namespace=namespace.value, meta=namespace.meta)
 
 
 def list_(realm: Realm, request: v1.ListNamespacesRequest) -> v1.ListNamespacesResponse:
@@ -78,84 +71,30 @@ def list_(realm: Realm, request: v1.ListNamespacesRequest) -> v1.ListNamespacesR
     return v1.ListNamespacesResponse(namespaces=namespaces, page=page)
 
 
-def find(realm: Realm, catalog_id: str, path: Sequence[str]) -> v1.Namespace | None:
-    """The namespace at a path, or None. One with a damaged record has `damage` set."""
-    wanted = tuple(map(normal_text, path))
-    if not wanted or not all(wanted):
-        return None
-    key = keys.namespace_path(realm.account_id, catalog_id, wanted)
-    namespace = realm.all(NAMESPACE).entry(realm.stores.pointers.get(key))
-    return None if namespace is None else namespace.value
-
-
 def lookup(realm: Realm, catalog_id: v1.ResourceId, path: Sequence[str]) -> v1.Namespace | None:
     """The namespace at a path, in any case if the catalog is managed, or None. One with a damaged record has `damage` set."""
-    exact = find(realm, catalog_id.id, path)
-    if exact is not None or not all(map(normal_text, path)):
-        return exact
-    namespace = find_path(
-        realm, hierarchy.catalog(realm, catalog_id).value, tuple(map(normal_text, path)), damaged=True
-    )
-    return None if namespace is None else namespace.value
+    return _lookup(realm, hierarchy.catalog(realm, catalog_id, damaged=True).value, path)
 
 
 def find_any_case(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> v1.Namespace | None:
     """The namespace at a path, or else one whose path differs in case only; None if there is none."""
-    catalog_id = catalog.resource_id.id
-    exact = find(realm, catalog_id, path)
-    if exact is not None:
+    exact = _lookup(realm, catalog, path)
+    if exact is not None or is_managed(catalog):
         return exact
     wanted = [folded(normal_text(segment)) for segment in path]
-    if is_managed(catalog):
-        return realm.all(NAMESPACE).named(keys.namespace_fold(realm.account_id, catalog_id, wanted))
-    return next((each for each in scan(realm, catalog_id) if list(map(folded, full_path(each))) == wanted), None)
+    others = scan(realm, catalog.resource_id.id)
+    return next((each for each in others if list(map(folded, full_path(each))) == wanted), None)
+
+
+def _lookup(realm: Realm, catalog: v1.Catalog, path: Sequence[str]) -> v1.Namespace | None:
+    wanted = tuple(map(normal_text, path))
+    stored = find_path(realm, catalog, wanted, damaged=True) if wanted and all(wanted) else None
+    return None if stored is None else stored.value
 
 
 def scan(realm: Realm, catalog_id: str) -> Iterator[v1.Namespace]:
     """All namespaces of a catalog at all depths, by path. Those with a damaged record have `damage` set."""
     return (found.value for found in realm.all(NAMESPACE).entries(Below(realm, catalog_id, (), recursive=True).prefix))
-
-
-def update(realm: Realm, request: v1.UpdateNamespaceRequest) -> v1.UpdateNamespaceResponse:
-    """Update the masked fields of a namespace, and move it if its name, path or catalog changed."""
-    namespace_id = writable_id(realm, request.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
-    paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="namespace")
-    spec = _normal_update(realm, request.spec, paths)
-
-    def attempt() -> Stored[v1.Namespace]:
-        return updates.update(
-            realm,
-            NAMESPACE,
-            namespace_id,
-            request.precondition,
-            lambda namespace: _edit(namespace, spec, paths),
-            lambda current, desired: _write(realm, current, desired),
-        )
-
-    updated = retrying(attempt)
-    return v1.UpdateNamespaceResponse(namespace=updated.value, meta=updated.meta)
-
-
-def delete(realm: Realm, request: v1.DeleteNamespaceRequest) -> v1.DeleteNamespaceResponse:
-    """Delete a namespace.
-
-    If it is not empty, raise an error or, with `require_empty` set to false, delete its contents first.
-
-    Contents are deleted one by one. If one cannot be deleted, it and the rest stay.
-    """
-    namespace_id = writable_id(realm, request.namespace_id, v1.RK_NAMESPACE, field="namespace_id")
-
-    def remove(pointer: Pointer, namespace: v1.Namespace | None) -> None:
-        if request.HasField("require_empty") and not request.require_empty:
-            hierarchy.clear_namespace(realm, namespace_id)
-            if namespace:
-                clear(realm, namespace.catalog_id.id, full_path(namespace))
-        _remove_empty(realm, pointer, namespace)
-
-    meta = updates.delete(
-        realm.all(NAMESPACE), keys.namespace(realm.account_id, namespace_id), namespace_id, request.precondition, remove
-    )
-    return v1.DeleteNamespaceResponse(meta=meta)
 
 
 def clear(realm: Realm, catalog_id: str, path: Sequence[str]) -> None:
@@ -194,8 +133,7 @@ def _create(
     catalog = hierarchy.catalog(realm, spec.catalog_id)
     parent, known, missing = nearest(realm, catalog, spec.path)
     namespace = _new(realm, spec.catalog_id, (*known, *missing, spec.display_name))
-    for path in ("description", "policy_ref", "properties"):
-        copy_field(spec, namespace, path)
+    copy_fields(namespace, spec, ("description", "policy_ref", "properties"))
     repository = writer(realm, NAMESPACE)
 
     def batch() -> Iterator[Operation]:
@@ -235,52 +173,44 @@ def _parent(realm: Realm, request: v1.ListNamespacesRequest) -> tuple[str, tuple
             raise failure(InvalidArgument, "selector.required", choices="catalog_id or namespace_id")
 
 
-def _remove_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None) -> None:
-    remove_empty(
-        realm,
-        remover(realm, NAMESPACE),
-        pointer,
-        namespace,
-        require_empty=lambda: _require_empty(realm, pointer, namespace),
-    )
+def _remove(realm: Realm, request: v1.DeleteNamespaceRequest, pointer: Pointer, namespace: v1.Namespace | None) -> None:
+    """Delete a namespace. If it is not empty, raise an error or, if `require_empty` is false, delete its contents first.
 
-
-def _require_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None) -> None:
-    """Raise if the namespace is not empty.
-
-    The path of an unreadable namespace is unknown, so its children are not counted.
+    Contents are deleted one by one. If one cannot be deleted, it and the rest stay.
     """
-    namespace_id = keys.last_segment(pointer.key)
-    path = full_path(namespace) if namespace else ()
-    below = Below(realm, namespace.catalog_id.id, path).count() if namespace else 0
-    found = counted([*hierarchy.child_counts(realm, namespace_id), (below, "namespace")])
-    if found:
-        name = dotted(path) or namespace_id
-        raise failure(Conflict, "namespace.not_empty", display_name=name, found=found)
+    if request.HasField("require_empty") and not request.require_empty:
+        hierarchy.clear_namespace(realm, keys.last_segment(pointer.key))
+        if namespace:
+            clear(realm, namespace.catalog_id.id, full_path(namespace))
+    _remove_empty(realm, pointer, namespace)
+
+
+def _remove_empty(realm: Realm, pointer: Pointer, namespace: v1.Namespace | None) -> None:
+    def held() -> str:
+        # The path of an unreadable namespace is unknown, so its children are not counted.
+        below = Below(realm, namespace.catalog_id.id, full_path(namespace)).count() if namespace else 0
+        return counted([*hierarchy.child_counts(realm, keys.last_segment(pointer.key)), (below, "namespace")])
+
+    remove_empty(realm, remover(realm, NAMESPACE), pointer, namespace, held=held)
 
 
 # --- moving a namespace ----------------------------------------------------------------------------------------------
 
 
-def _normal_update(realm: Realm, given: v1.NamespaceSpec, paths: set[str]) -> v1.NamespaceSpec:
+def _normal_update(realm: Realm, spec: v1.NamespaceSpec, paths: Set[str]) -> None:
     if {"path", "display_name"} <= paths:
         raise failure(InvalidArgument, "update.mask.path.mix", field="update_mask")
-    spec = updates.copied(given)
-    if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = exact_name(spec.display_name, resource="namespace")
     if "path" in paths:
-        spec.path[:] = exact_path(spec.path, field="path")
+        exact_path(spec.path, field="path")
     if "catalog_id" in paths and spec.HasField("catalog_id"):
         catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
         spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
-    return spec
 
 
-def _edit(namespace: v1.Namespace, spec: v1.NamespaceSpec, paths: set[str]) -> None:
-    for path in paths - {"path"}:
-        copy_field(spec, namespace, path, required=path in ("display_name", "catalog_id"))
+def _edit(_: Realm, namespace: v1.Namespace, spec: v1.NamespaceSpec, paths: Set[str], required: Set[str]) -> None:
+    copy_fields(namespace, spec, paths - {"path"}, required)
     if "path" in paths:
         # An empty path moves the namespace to the top level.
         *parents, name = spec.path or [namespace.display_name]
@@ -294,15 +224,13 @@ def _write(realm: Realm, current: Stored[v1.Namespace], desired: v1.Namespace) -
     refuse_system_path(full_path(desired))
     parent, desired.parents[:] = _new_parent(realm, current.value, desired)
     elsewhere = current.value.catalog_id.id != desired.catalog_id.id
-    _require_movable(realm, current.value, elsewhere=elsewhere)
-    moved = close_parent(realm, current.pointer, resource="namespace")
-    try:
+
+    def require() -> None:
         _require_movable(realm, current.value, elsewhere=elsewhere)
+
+    with closed(realm, current.pointer, resource="namespace", require=require) as moved:
         batch = *reopening(moved), *inside(parent)
         return repository.update(Stored(current.value, moved), desired, also=lambda _: batch)
-    except Conflict:
-        reopen(realm, moved)
-        raise
 
 
 def _place(namespace: v1.Namespace) -> tuple[str, tuple[str, ...]]:
@@ -317,8 +245,7 @@ def _new_parent(realm: Realm, current: v1.Namespace, desired: v1.Namespace) -> t
     path = full_path(current)
     above = find_path(realm, catalog.value, desired.parents[: len(path)])
     if above is not None and above.value.resource_id == current.resource_id:
-        wanted = "choose a path outside of the namespace itself"
-        raise failure(InvalidArgument, "field.invalid", field="path", found=dotted(full_path(desired)), wanted=wanted)
+        raise invalid_field("path", dotted(full_path(desired)), "choose a path outside of the namespace itself")
     parent = require_path(realm, catalog.value, desired.parents)
     return parent.pointer, full_path(parent.value)
 
@@ -330,3 +257,16 @@ def _require_movable(realm: Realm, namespace: v1.Namespace, *, elsewhere: bool) 
     if found:
         name = dotted(full_path(namespace))
         raise failure(Conflict, "namespace.has.children", display_name=name, found=found)
+
+
+CALLS: Final = Calls(
+    resources.NAMESPACE,
+    NAMESPACE,
+    normal=_normal_update,
+    id_of=writable_id,
+    edit=_edit,
+    write=_write,
+    remove=_remove,
+    retries=True,
+)
+get, update, delete = CALLS.get, CALLS.update, CALLS.delete

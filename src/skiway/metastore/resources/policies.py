@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from typing import Final
 
-from skiway.errors import AlreadyExists, Contention, InvalidArgument, PreconditionFailed
 from skiway.foundation import resources
 from skiway.metastore.records import keys
-from skiway.metastore.records.errors import failure, invalid_field
-from skiway.metastore.records.kinds import COLUMN_TAGS, POLICY, TABLE, VIEW
+from skiway.metastore.records.errors import invalid_field
+from skiway.metastore.records.kinds import COLUMN_TAGS, POLICY, TABLE
 from skiway.metastore.records.names import MAX_NAME
 from skiway.metastore.records.policies import EVERYONE, Subject, column_matches, current_columns
-from skiway.metastore.records.realm import Realm, kind_name, local_id
-from skiway.metastore.records.repository import Stored, listed
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.repository import listed
 from skiway.metastore.records.updates import retrying
 from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources.hierarchy import named_object
 from skiway.metastore.resources.named import NamedCalls
 from skiway.model import v1
 from skiway.sandbox.queries import Queries
-from skiway.storage import Check, Operation
+from skiway.storage import Check
 
 MAX_ITEMS: Final = 1000
 MAX_SQL: Final = 10_000
@@ -42,7 +42,7 @@ def calls(compile_: Compile) -> NamedCalls[v1.Policy]:
     def check(realm: Realm, policy: v1.Policy, spec: v1.PolicySpec, paths: Set[str]) -> None:  # noqa: ARG001
         _check(realm, policy, compile_)
 
-    return NamedCalls(resources.POLICY, POLICY, keys.policy_name, check)
+    return NamedCalls(resources.POLICY, POLICY, check)
 
 
 def scan(realm: Realm) -> Iterator[v1.Policy]:
@@ -95,15 +95,9 @@ def set_tags(realm: Realm, request: v1.SetColumnTagsRequest) -> v1.SetColumnTags
             tags.columns.append(v1.TaggedColumn(column_id=number, name=name, tags=wanted))
         tags.columns.sort(key=lambda each: each.column_id)
 
-        def also(_: Stored[v1.ColumnTags]) -> tuple[Operation, ...]:
-            return (Check(table.pointer.key, expect=table.pointer.version),)
-
-        try:
-            stored = (
-                repository.create(tags, also=also) if current is None else repository.update(current, tags, also=also)
-            )
-        except (AlreadyExists, PreconditionFailed):
-            raise failure(Contention, "store.contended", what=f"the tags of table {table.value.display_name}") from None
+        unchanged = Check(table.pointer.key, expect=table.pointer.version)
+        what = f"the tags of table {table.value.display_name}"
+        stored = repository.save(current, tags, what=what, also=lambda _: [unchanged])
         return v1.SetColumnTagsResponse(tags=stored.value, meta=stored.meta)
 
     return retrying(attempt)
@@ -161,8 +155,7 @@ def _check_filter(policy: v1.Policy) -> None:
 def _check_mask(policy: v1.Policy, relations: Sequence[Relation]) -> None:
     mask = policy.mask
     if mask.kind not in (v1.MK_NULL, v1.MK_HASH, v1.MK_PARTIAL, v1.MK_EXPRESSION):
-        wanted = "choose MK_NULL, MK_HASH, MK_PARTIAL or MK_EXPRESSION"
-        raise invalid_field("mask.kind", str(mask.kind), wanted)
+        raise invalid_field("mask.kind", str(mask.kind), "choose MK_NULL, MK_HASH, MK_PARTIAL or MK_EXPRESSION")
     if (mask.kind == v1.MK_EXPRESSION) != bool(mask.expression.strip()) or len(mask.expression) > MAX_SQL:
         found = f"{len(mask.expression)} characters long"
         raise invalid_field("mask.expression", found, f"give up to {MAX_SQL} characters with MK_EXPRESSION, else none")
@@ -210,24 +203,10 @@ def _objects(realm: Realm, policy: v1.Policy) -> list[Relation]:
         )
     relations: list[Relation] = []
     for given in policy.objects:
-        match given.kind:
-            case v1.RK_CATALOG:
-                found = hierarchy.catalog(realm, given, field="objects").value.resource_id
-            case v1.RK_NAMESPACE:
-                found = hierarchy.namespace(realm, given, field="objects").value.resource_id
-            case v1.RK_TABLE:
-                table = hierarchy.table(realm, given, field="objects").value
-                relations.append(table)
-                found = table.resource_id
-            case v1.RK_VIEW:
-                view_id = local_id(realm, given, v1.RK_VIEW, field="objects")
-                view = realm.by_id(VIEW, view_id).value
-                relations.append(view)
-                found = view.resource_id
-            case _:
-                wanted = "catalog, namespace, table or view"
-                raise failure(InvalidArgument, "kind", field="objects", found=kind_name(given.kind), wanted=wanted)
-        given.CopyFrom(found)
+        found = named_object(realm, given, field="objects")
+        if isinstance(found, Relation):
+            relations.append(found)
+        given.CopyFrom(found.resource_id)
     return relations
 
 

@@ -12,12 +12,12 @@ from typing import TypeAlias
 
 from skiway.errors import Conflict, Internal, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import SNAPSHOT
 from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.repository import Stored, listed
-from skiway.metastore.records.updates import Claim, apply_batch, copy_field, masked_paths, once, retrying
+from skiway.metastore.records.updates import Claim, apply_batch, copy_fields, masked_paths, once, retrying
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.hierarchy import refuse_snapshots
 from skiway.model import v1
@@ -62,8 +62,7 @@ def update(realm: Realm, request: v1.UpdateSnapshotRequest) -> v1.UpdateSnapshot
     spec = _normal(realm, request.spec)
 
     def edit(snapshot: v1.Snapshot) -> None:
-        for path in paths:
-            copy_field(spec, snapshot, path, required=path in REQUIRED)
+        copy_fields(snapshot, spec, paths, REQUIRED)
 
     def attempt() -> Stored[v1.Snapshot]:
         table = hierarchy.table(realm, spec.table_id)
@@ -139,7 +138,7 @@ def _create(realm: Realm, spec: v1.SnapshotSpec, claim: Claim[v1.CreateSnapshotR
     pointer = _current_pointer(realm, table_id)
     present = current(realm, table_id) if pointer else None
     advance: Operation = current_put(realm, table_id, snapshot.snapshot_id, before=pointer)
-    if present is not None and not _is_newer(snapshot, present.value):
+    if present is not None and _age(snapshot) <= _age(present.value):
         # The current one stays, but must not be deleted in the meantime: a table with snapshots has a current one.
         advance = Check(advance.key, expect=advance.expect)
     return claim.created(realm.all(SNAPSHOT), snapshot, (_unchanged(table), advance))
@@ -148,8 +147,7 @@ def _create(realm: Realm, spec: v1.SnapshotSpec, claim: Claim[v1.CreateSnapshotR
 def _new(realm: Realm, spec: v1.SnapshotSpec, *, schema_json: str) -> v1.Snapshot:
     now = realm.now()
     snapshot = v1.Snapshot(table_id=spec.table_id, snapshot_id=spec.snapshot_id, ingested_at=now, updated_at=now)
-    for field in MUTABLE:
-        copy_field(spec, snapshot, field)
+    copy_fields(snapshot, spec, MUTABLE)
     snapshot.schema_json = spec.schema_json or schema_json
     return snapshot
 
@@ -160,9 +158,7 @@ def _same_again(spec: v1.SnapshotSpec, stored: Stored[v1.Snapshot]) -> v1.Create
     A missing schema means the one stored then, not the table's current one.
     """
     wanted = updates.copied(stored.value)
-    for field in MUTABLE:
-        if field != "schema_json" or spec.schema_json:
-            copy_field(spec, wanted, field)
+    copy_fields(wanted, spec, MUTABLE if spec.schema_json else set(MUTABLE) - {"schema_json"})
     if wanted != stored.value:
         table_id, snapshot_id = spec.table_id.id, str(spec.snapshot_id)
         raise failure(Conflict, "snapshot.mismatch", table_id=table_id, snapshot_id=snapshot_id)
@@ -289,21 +285,15 @@ def current_put(realm: Realm, table_id: str, snapshot_id: int, *, before: Pointe
 def check_id(snapshot_id: int, *, field: str) -> None:
     """Raise unless the id is valid. 0 is."""
     if snapshot_id < 0:
-        raise failure(
-            InvalidArgument, "field.invalid", field=field, found=str(snapshot_id), wanted="use a number from 0 on"
-        )
+        raise invalid_field(field, str(snapshot_id), "use a number from 0 on")
 
 
 def _current_pointer(realm: Realm, table_id: str) -> Pointer | None:
     return realm.stores.pointers.get(keys.current_snapshot(realm.account_id, table_id))
 
 
-def _is_newer(one: v1.Snapshot, other: v1.Snapshot) -> bool:
-    """Whether `one` was created later upstream. Of the same moment, the greater id is newer; no time is the oldest."""
-    return _age(one) > _age(other)
-
-
 def _age(snapshot: v1.Snapshot) -> tuple[int, int]:
+    """Greater for a newer snapshot: of the same moment upstream, the greater id is newer; no time is the oldest."""
     return snapshot.upstream_created_at.ToNanoseconds(), snapshot.snapshot_id
 
 

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from skiway.config.fields import DURATION
 from skiway.errors import InvalidArgument, NotFound
+from skiway.foundation import resources
 from skiway.metastore.records import keys, updates
-from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import TABLE
-from skiway.metastore.records.names import exact_name, normal_text, refuse_secrets
+from skiway.metastore.records.errors import failure, invalid_field
+from skiway.metastore.records.names import normal_text, refuse_secrets
 from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.updates import Claim, copy_field, masked_paths, once, retrying
+from skiway.metastore.records.updates import copy_fields
 from skiway.metastore.resources import hierarchy
-from skiway.metastore.resources.hierarchy import TABLES, purge_table, refuse_fields, writable_id, writer
+from skiway.metastore.resources.hierarchy import TABLES, purge_table, refuse_fields
 from skiway.metastore.resources.snapshots import resolve
 from skiway.model import v1
-
-FIELDS = ("display_name", "description", "catalog_id", "namespace_id", "schema_json", "upstream", "properties")
-REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "schema_json", "upstream.uri"))
-MUTABLE = (*FIELDS, *(f"upstream.{field.name}" for field in v1.UpstreamRef.DESCRIPTOR.fields))
 
 
 def create(realm: Realm, request: v1.CreateTableRequest) -> v1.CreateTableResponse:
     """Create a table without snapshots."""
-    if not request.HasField("spec"):
-        raise failure(InvalidArgument, "spec.required", field="spec")
-    spec = updates.copied(request.spec)
-    spec.display_name = request.spec.display_name  # so that a missing name is rejected like a blank one
-    spec = _normal(realm, spec, set(FIELDS))
-    for field in ("catalog_id", "namespace_id", "schema_json"):
-        if not spec.HasField(field):
+    for field in ("catalog_id", "namespace_id", "schema_json") if request.HasField("spec") else ():
+        if not request.spec.HasField(field):
             raise failure(InvalidArgument, "field", field=field)
-    if spec.HasField("upstream"):
-        _checked_upstream(realm, spec.upstream)
-    claim = Claim(realm, "CreateTable", request.idempotency.key, spec, v1.CreateTableResponse)
-    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
+    created: v1.CreateTableResponse = CALLS.create(realm, request)
+    return created
 
 
 def get(realm: Realm, request: v1.GetTableRequest) -> v1.GetTableResponse:
@@ -84,62 +73,28 @@ def problem_of(realm: Realm, table: v1.Table) -> str:
     return "the last synchronisation could not read it" if "/" in shown else shown
 
 
-def update(realm: Realm, request: v1.UpdateTableRequest) -> v1.UpdateTableResponse:
-    """Update the masked fields of a table, and move it if its namespace changed."""
-    table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
-    paths = masked_paths(request.update_mask, allowed=MUTABLE, resource="table")
+def _normal(realm: Realm, spec: v1.TableSpec, paths: Set[str]) -> None:
     if "upstream" in paths and any(path.startswith("upstream.") for path in paths):
         raise failure(InvalidArgument, "update.mask.upstream.mix.forbidden", field="update_mask")
-    spec = _normal(realm, request.spec, paths)
-    updated = TABLES.update(realm, table_id, request.precondition, lambda table: _edit(realm, table, spec, paths))
-    return v1.UpdateTableResponse(table=updated.value, meta=updated.meta)
-
-
-def delete(realm: Realm, request: v1.DeleteTableRequest) -> v1.DeleteTableResponse:
-    """Delete a table. Its snapshots and statistics become unreachable at once, and are deleted afterwards."""
-    table_id = writable_id(realm, request.table_id, v1.RK_TABLE, field="table_id")
-    meta = TABLES.delete(realm, table_id, request.precondition)
-    purge_table(realm, table_id)
-    return v1.DeleteTableResponse(meta=meta)
-
-
-def _normal(realm: Realm, given: v1.TableSpec, paths: set[str]) -> v1.TableSpec:
-    """A copy of the spec with names as they are stored, for the fields in `paths`."""
-    spec = updates.copied(given)
-    if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = exact_name(spec.display_name, resource="table")
     if "schema_json" in paths and spec.HasField("schema_json"):
-        _check_json(spec.schema_json)
+        try:
+            json.loads(spec.schema_json)
+        except ValueError:
+            found = "not JSON" if spec.schema_json.strip() else "blank"
+            raise invalid_field("schema_json", found, "give the schema as JSON") from None
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
     hierarchy.check_parent_ids(realm, spec)
-    return spec
 
 
-def _check_json(text: str) -> None:
-    try:
-        json.loads(text)
-    except ValueError:
-        found = "blank" if not text.strip() else "not JSON"
-        raise failure(
-            InvalidArgument, "field.invalid", field="schema_json", found=found, wanted="give the schema as JSON"
-        ) from None
-
-
-def _create(realm: Realm, spec: v1.TableSpec, claim: Claim[v1.CreateTableResponse]) -> v1.CreateTableResponse:
-    now = realm.now()
-    table = v1.Table(resource_id=resource_id(realm, realm.ids(), v1.RK_TABLE), created_at=now, updated_at=now)
-    for field in FIELDS:
-        copy_field(spec, table, field)
-    return claim.created(writer(realm, TABLE), table, hierarchy.entering(realm, table))
-
-
-def _edit(realm: Realm, table: v1.Table, spec: v1.TableSpec, paths: set[str]) -> None:
-    refuse_fields(table, paths)
+def _edit(_: Realm, table: v1.Table, spec: v1.TableSpec, paths: Set[str], required: Set[str]) -> None:
     if not table.HasField("upstream") and any(path.startswith("upstream.") for path in paths):
         raise failure(InvalidArgument, "upstream.missing.for.replacement", id=table.resource_id.id)
-    for path in paths:
-        copy_field(spec, table, path, required=path in REQUIRED)
+    copy_fields(table, spec, paths, required)
+
+
+def _check(realm: Realm, table: v1.Table, _: v1.TableSpec, paths: Set[str]) -> None:
+    refuse_fields(table, paths)
     if table.HasField("upstream") and any(path.startswith("upstream") for path in paths):
         _checked_upstream(realm, table.upstream)
 
@@ -168,6 +123,12 @@ def _check_connector(realm: Realm, given: v1.ResourceId) -> None:
         raise failure(NotFound, "connector", resource="connector", id=connector_id)
     given.CopyFrom(resource_id(realm, connector_id, v1.RK_CONNECTOR))
 
+
+CALLS: Final = TABLES.calls(resources.TABLE, check=_check, normal=_normal, edit=_edit, deleted=purge_table)
+"""The calls for tables. A deleted one's snapshots and statistics become unreachable at once, and are deleted afterwards."""
+
+update: Callable[[Realm, v1.UpdateTableRequest], v1.UpdateTableResponse] = CALLS.update
+delete = CALLS.delete
 
 MAINTENANCE: Final = "maintenance."
 """The prefix of the properties that say what runs by itself."""

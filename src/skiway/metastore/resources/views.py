@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from functools import cached_property
 from hashlib import sha256
 from typing import Final
 
 from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.foundation import resources
 from skiway.foundation.resources import namespace_path, schema_name
-from skiway.metastore.records import updates
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import VIEW
-from skiway.metastore.records.names import exact_name, folded, normal_path, normal_text, refuse_secrets
-from skiway.metastore.records.realm import Realm, local_id, resource_id
-from skiway.metastore.records.updates import Claim, copied, copy_field, masked_paths, once, retrying
+from skiway.metastore.records.names import folded, normal_path, normal_text, refuse_secrets
+from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.updates import copied, copy_fields
 from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables
-from skiway.metastore.resources.hierarchy import SYSTEM_NAMESPACES, VIEWS, writable_id, writer
+from skiway.metastore.resources.hierarchy import SYSTEM_NAMESPACES, VIEWS
 from skiway.metastore.resources.view_dialects import (
     DUCKDB,
     QUERY_NAMES,
@@ -220,21 +219,8 @@ def _names_in(view: v1.View, place: tuple[str, str]) -> dict[Name, bool]:
     return names
 
 
-FIELDS = (
-    "display_name",
-    "description",
-    "catalog_id",
-    "namespace_id",
-    "sql_definitions",
-    "base_relations",
-    "creation_search_path",
-    "output_columns",
-    "properties",
-    "rights",
-)
 _HARMLESS = frozenset(("description", "properties"))
 """The fields that do not change to whom a view is shown, or what it shows, except by the properties in its digest."""
-REQUIRED = frozenset(("display_name", "catalog_id", "namespace_id", "sql_definitions"))
 
 
 find, lookup, find_any_case, scan = VIEWS.find, VIEWS.lookup, VIEWS.find_any_case, VIEWS.scan
@@ -250,18 +236,8 @@ def create(realm: Realm, request: v1.CreateViewRequest) -> v1.CreateViewResponse
         raise failure(InvalidArgument, "view.missing.namespace.id", field="namespace_id")
     if not request.spec.sql_definitions:
         raise failure(InvalidArgument, "view.sql.required", field="sql_definitions")
-    spec = updates.copied(request.spec)
-    spec.display_name = request.spec.display_name  # so that a missing name is rejected like a blank one
-    spec = _normal(realm, spec, set(FIELDS))
-    claim = Claim(realm, "CreateView", request.idempotency.key, spec, v1.CreateViewResponse)
-    return once(claim, lambda: retrying(lambda: _create(realm, spec, claim)))
-
-
-def get(realm: Realm, request: v1.GetViewRequest) -> v1.GetViewResponse:
-    """Return the view and its stored version."""
-    view_id = local_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
-    view = realm.by_id(VIEW, view_id)
-    return v1.GetViewResponse(view=without_claims(view.value), meta=view.meta)
+    created: v1.CreateViewResponse = CALLS.create(realm, request)
+    return created
 
 
 def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
@@ -270,35 +246,14 @@ def list_(realm: Realm, request: v1.ListViewsRequest) -> v1.ListViewsResponse:
     return v1.ListViewsResponse(views=map(without_claims, views), page=page)
 
 
-def update(realm: Realm, request: v1.UpdateViewRequest) -> v1.UpdateViewResponse:
-    """Update the masked fields of a view, and move it if its namespace changed."""
-    view_id = writable_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
-    paths = masked_paths(request.update_mask, allowed=FIELDS, resource="view")
-    spec = _normal(realm, request.spec, paths)
-
-    def edit(view: v1.View) -> None:
-        before = query_digest(view)
-        for path in paths:
-            copy_field(spec, view, path, required=path in REQUIRED)
-        if set(paths) - _HARMLESS or query_digest(view) != before:
-            set_definer(realm, view)  # its query runs with the rights of its last editor
-
-    updated = VIEWS.update(realm, view_id, request.precondition, edit)
-    return v1.UpdateViewResponse(view=without_claims(updated.value), meta=updated.meta)
+def _edit(realm: Realm, view: v1.View, spec: v1.ViewSpec, paths: Set[str], required: Set[str]) -> None:
+    before = query_digest(view)
+    copy_fields(view, spec, paths, required)
+    if paths - _HARMLESS or query_digest(view) != before:
+        set_definer(realm, view)  # its query runs with the rights of its last editor
 
 
-def delete(realm: Realm, request: v1.DeleteViewRequest) -> v1.DeleteViewResponse:
-    """Delete a view."""
-    view_id = writable_id(realm, request.view_id, v1.RK_VIEW, field="view_id")
-    meta = VIEWS.delete(realm, view_id, request.precondition)
-    return v1.DeleteViewResponse(meta=meta)
-
-
-def _normal(realm: Realm, given: v1.ViewSpec, paths: set[str]) -> v1.ViewSpec:
-    """A copy of the spec with names as they are stored, for the fields in `paths`."""
-    spec = updates.copied(given)
-    if "display_name" in paths and spec.HasField("display_name"):
-        spec.display_name = exact_name(spec.display_name, resource="view")
+def _normal(realm: Realm, spec: v1.ViewSpec, paths: Set[str]) -> None:
     if "sql_definitions" in paths:
         _check_sql(spec)
     if "base_relations" in paths:
@@ -307,7 +262,6 @@ def _normal(realm: Realm, given: v1.ViewSpec, paths: set[str]) -> v1.ViewSpec:
     if "properties" in paths:
         refuse_secrets(spec.properties, field="properties")
     hierarchy.check_parent_ids(realm, spec)
-    return spec
 
 
 def _check_sql(spec: v1.ViewSpec) -> None:
@@ -334,10 +288,6 @@ def _name_only(relation: v1.NameRef) -> None:
         raise failure(InvalidArgument, "field", field="base_relations.name")
 
 
-def _create(realm: Realm, spec: v1.ViewSpec, claim: Claim[v1.CreateViewResponse]) -> v1.CreateViewResponse:
-    now = realm.now()
-    view = v1.View(resource_id=resource_id(realm, realm.ids(), v1.RK_VIEW), created_at=now, updated_at=now)
-    for field in FIELDS:
-        copy_field(spec, view, field)
-    set_definer(realm, view)
-    return claim.created(writer(realm, VIEW), view, hierarchy.entering(realm, view), shown=without_claims)
+CALLS: Final = VIEWS.calls(resources.VIEW, normal=_normal, edit=_edit, shown=without_claims)
+update: Callable[[Realm, v1.UpdateViewRequest], v1.UpdateViewResponse] = CALLS.update
+get, delete = CALLS.get, CALLS.delete

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop
 from itertools import islice
 from typing import Any, Final
 
 from skiway.errors import NotFound
-from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import CATALOG, NAMESPACE, TABLE, VIEW, Kind
 from skiway.metastore.records.names import dotted, normal_text
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.records.repository import Guard
+from skiway.metastore.records.repository import Repository
 from skiway.metastore.resources import catalogs, tables
 from skiway.metastore.resources.hierarchy import find_path, full_path
 from skiway.metastore.search.index import (
@@ -42,18 +41,15 @@ class Visibility:
     """What one caller may see."""
 
     def __init__(self, realm: Realm) -> None:
-        self._namespaces = realm.all(NAMESPACE).guard
-        self._relations: Mapping[int, Guard | None] = {
-            v1.RK_TABLE: realm.all(TABLE).guard,
-            v1.RK_VIEW: realm.all(VIEW).guard,
-        }
+        self._namespaces = realm.all(NAMESPACE)
+        self._relations: Mapping[int, Repository[Any]] = {v1.RK_TABLE: realm.all(TABLE), v1.RK_VIEW: realm.all(VIEW)}
         self._access, self._policies = realm.access, realm.policies
         self.shows_tags = realm.access is None or realm.access.everywhere("policy.manage")
         """Whether the caller sees tags of columns: only those who manage policies do."""
 
     def namespace(self, area: Area) -> bool:
         """Whether the caller sees a namespace."""
-        if self._namespaces is None:
+        if not self._namespaces.guards:
             return True
         *parents, name = area.path[1:]
         own, catalog = v1.ResourceId(id=area.id), v1.ResourceId(id=area.catalog_id)
@@ -86,19 +82,19 @@ class Visibility:
 
     def _sees(self, kind: int, object_id: str, area: Area) -> bool:
         """Whether the caller sees a table or view; without an id, all of them in a namespace."""
-        guard = self._relations[kind]
-        if guard is None:
+        relations = self._relations[kind]
+        if not relations.guards:
             return True
         own, place = v1.ResourceId(id=object_id), v1.ResourceId(id=area.id)
         on = v1.Table if kind == v1.RK_TABLE else v1.View
-        return guard.sees(on(resource_id=own, namespace_id=place))
+        return relations.sees(on(resource_id=own, namespace_id=place))
 
 
-KINDS: Final[dict[int, tuple[Kind[Any], Callable[[str, str], str]]]] = {
-    v1.RK_TABLE: (TABLE, keys.table),
-    v1.RK_VIEW: (VIEW, keys.view),
-    v1.RK_NAMESPACE: (NAMESPACE, keys.namespace),
-    v1.RK_CATALOG: (CATALOG, keys.catalog),
+KINDS: Final[Mapping[int, Kind[Any]]] = {
+    v1.RK_TABLE: TABLE,
+    v1.RK_VIEW: VIEW,
+    v1.RK_NAMESPACE: NAMESPACE,
+    v1.RK_CATALOG: CATALOG,
 }
 
 
@@ -145,9 +141,8 @@ class Shown:
 
     def _read(self, kind: int, object_id: str) -> Any:
         """The record of an object; a damaged one has what its keys tell."""
-        noun, key = KINDS[kind]
-        found = self._realm.all(noun).entry(self._realm.stores.pointers.get(key(self._realm.account_id, object_id)))
-        return None if found is None else found.value
+        stored = self._realm.entry(KINDS[kind], object_id)
+        return None if stored is None else stored.value
 
     def _path(self, of: Any) -> tuple[str, ...] | None:
         match of:

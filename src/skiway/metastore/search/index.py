@@ -200,7 +200,7 @@ def all_tags(realm: Realm) -> TagsByTable:
 
 def read_table(realm: Realm, table_id: str) -> tuple[str, Entry] | None:
     """The id of the namespace of a table, and its entry; None if it does not exist."""
-    table = realm.all(TABLE).entry(realm.stores.pointers.get(keys.table(realm.account_id, table_id)))
+    table = realm.entry(TABLE, table_id)
     if table is None:
         return None
     tags = realm.all(COLUMN_TAGS).find(keys.column_tags(realm.account_id, table_id))
@@ -209,7 +209,7 @@ def read_table(realm: Realm, table_id: str) -> tuple[str, Entry] | None:
 
 def read_view(realm: Realm, view_id: str) -> tuple[str, Entry] | None:
     """As `read_table`, for a view."""
-    view = realm.all(VIEW).entry(realm.stores.pointers.get(keys.view(realm.account_id, view_id)))
+    view = realm.entry(VIEW, view_id)
     return None if view is None else (view.value.namespace_id.id, _view(view.value))
 
 

@@ -19,13 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from threading import Lock, RLock
-from typing import Final, TypeVar
-
-from google.protobuf.message import Message
+from typing import Final
 
 from skiway.metastore import events as feed
 from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import CATALOG, NAMESPACE, Kind
+from skiway.metastore.records.kinds import CATALOG, NAMESPACE
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import catalogs, namespaces
 from skiway.metastore.search.index import Budget, Entry, Index, all_tags, read_table, read_view, relations_in
@@ -55,7 +53,6 @@ UPDATING: Final = v1.Incomplete(
 FAILED: Final = v1.Incomplete(reason="the search index could not be built: the operator finds the reason in the log")
 CUT: Final = v1.Incomplete(reason="the search index has no room for all objects: some are missing")
 
-M = TypeVar("M", bound=Message)
 _KINDS: Final = ("catalog", "namespace", "table", "view")
 
 log = logging.getLogger("skiway.metastore")
@@ -91,7 +88,13 @@ class SearchIndexes:
         with self._lock:
             kept = self._known.get(realm.account_id)
             if kept is None:
-                kept = _Kept(_of_the_server(realm), self._budget, self._threads, self._max_changes, self._monotonic)
+                kept = _Kept(
+                    replace(realm.as_server(), caller=""),
+                    self._budget,
+                    self._threads,
+                    self._max_changes,
+                    self._monotonic,
+                )
                 self._known[realm.account_id] = kept
             self._known.move_to_end(realm.account_id)
             kept.used_at = self._monotonic()
@@ -115,11 +118,6 @@ class SearchIndexes:
                     kept.stop()
                     return True
         return False
-
-
-def _of_the_server(realm: Realm) -> Realm:
-    """The realm without the limits of a caller."""
-    return replace(realm, access=None, policies=None, caller="", administers=True)
 
 
 @dataclass(slots=True)
@@ -271,22 +269,22 @@ class _Kept:
         self._cursor = changes.end
 
     def _read_catalog(self, catalog_id: str) -> None:
-        found = self._entry(CATALOG, keys.catalog(self._realm.account_id, catalog_id))
+        catalog = self._realm.entry(CATALOG, catalog_id)
         with self.using:
-            if found is None:
+            if catalog is None:
                 self.index.remove_catalog(catalog_id)
             else:
-                self.index.put_catalog(found)
+                self.index.put_catalog(catalog.value)
 
     def _read_namespace(self, namespace_id: str) -> None:
-        found = self._entry(NAMESPACE, keys.namespace(self._realm.account_id, namespace_id))
-        if found is not None and found.catalog_id.id not in self.index.catalogs:
-            self._read_catalog(found.catalog_id.id)  # its own change comes later
+        namespace = self._realm.entry(NAMESPACE, namespace_id)
+        if namespace is not None and namespace.value.catalog_id.id not in self.index.catalogs:
+            self._read_catalog(namespace.value.catalog_id.id)  # its own change comes later
         with self.using:
-            if found is None:
+            if namespace is None:
                 self.index.remove_namespace(namespace_id)
             else:
-                self.index.put_namespace(found)
+                self.index.put_namespace(namespace.value)
 
     def _read_relation(self, kind: str, object_id: str) -> None:
         found = (read_table if kind == "table" else read_view)(self._realm, object_id)
@@ -297,7 +295,3 @@ class _Kept:
                 self.index.remove(object_id)
             else:
                 self.index.put(*found)
-
-    def _entry(self, kind: Kind[M], key: str) -> M | None:
-        found = self._realm.all(kind).entry(self._realm.stores.pointers.get(key))
-        return None if found is None else found.value

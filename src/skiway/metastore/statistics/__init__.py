@@ -12,6 +12,7 @@ from skiway.metastore.statistics.api import (
     column_statistics,
     column_statistics_address,
     counted_nulls,
+    distinct_count,
     file_statistics,
     get_table,
     has_column_statistics,

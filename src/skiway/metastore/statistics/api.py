@@ -17,12 +17,9 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from skiway.errors import (
-    AlreadyExists,
     Conflict,
-    Contention,
     InvalidArgument,
     NotFound,
-    PreconditionFailed,
     SkiwayError,
 )
 from skiway.metastore.records import keys, updates
@@ -272,6 +269,12 @@ def counted_nulls(column: v1.ColumnStats) -> int | None:
     return column.null_count if column.HasField("null_count") and not is_sampled else None
 
 
+def distinct_count(column: v1.ColumnStats) -> float | None:
+    """How many distinct values a column has, exactly or about; None if it is unknown."""
+    mode = column.ndv.WhichOneof("mode")
+    return float(column.ndv.exact) if mode == "exact" else column.ndv.approx.estimate if mode else None
+
+
 def profile_version(stats: v1.TableStats | v1.ColumnStats) -> int:
     """The version of the code that made these statistics of profiles."""
     return int(stats.properties.get(PROFILE_VERSION) or 0)
@@ -398,13 +401,7 @@ def _upsert(
     """Store a value derived from `current`. Raise `Contention` if that changed, so that the caller derives it again."""
     stamped = updates.copied(value)
     cast(Any, stamped).updated_at.CopyFrom(realm.now())
-    try:
-        if current is None:
-            return repository.create(stamped, also=also)
-        return repository.update(current, stamped, also=also)
-    except (AlreadyExists, NotFound, PreconditionFailed):
-        what = f"the {repository.kind.noun} of {repository.kind.title(value)}"
-        raise failure(Contention, "store.contended", what=what) from None
+    return repository.save(current, stamped, also=also)
 
 
 # --- uploads ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.errors import AlreadyExists, Contention, NotFound, PreconditionFailed
 from skiway.formats import Content, Snapshot, TableHandle, canonical_columns, partition_json
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import Kind
@@ -274,13 +273,8 @@ class ProfileRecords:
         """
         table = hierarchy.table(self.realm, self.table_id)
         also = [*self._parts.reservation(self._message(part))[1], *inside(table.pointer)]
-        try:
-            if before.stored is None:
-                self._indexes.create(self._message(index), also=lambda _: also)
-            else:
-                self._indexes.update(before.stored, self._message(index), also=lambda _: also)
-        except (AlreadyExists, NotFound, PreconditionFailed) as error:
-            raise Contention(f"the profiles of table {self.table_id.id} were changed by others: {error}") from None
+        what = f"the profiles of table {self.table_id.id}"
+        self._indexes.save(before.stored, self._message(index), what=what, also=lambda _: also)
 
     def delete_parts(self, *, except_those: Callable[[], Collection[str]]) -> None:
         """Delete all parts except those that the function returns. It is called after the parts are listed."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.errors import AlreadyExists, Contention, NotFound, PreconditionFailed
+from skiway.errors import PreconditionFailed
 from skiway.metastore.records import keys
 from skiway.metastore.records.damage import explaining_damage
 from skiway.metastore.records.kinds import SNAPSHOT, Kind
@@ -128,14 +128,8 @@ def _add_snapshot(realm: Realm, table_id: v1.ResourceId, entry: v1.ProfiledSnaps
     )
     while len(history.snapshots) > 1 and history.ByteSize() > MAX_BYTES:
         del history.snapshots[0]
-    also = inside(table.pointer)
-    try:
-        if current is None:
-            repository.create(history, also=lambda _: also)
-        else:
-            repository.update(current, history, also=lambda _: also)
-    except (AlreadyExists, NotFound, PreconditionFailed) as error:
-        raise Contention(f"the statistics of table {table_id.id} were changed by others: {error}") from None
+    what = f"the statistics of table {table_id.id}"
+    repository.save(current, history, what=what, also=lambda _: inside(table.pointer))
 
 
 def _same(one: v1.ProfiledSnapshot, other: v1.ProfiledSnapshot) -> bool:

@@ -71,12 +71,7 @@ SystemObject: TypeAlias = v1.SqlFunction | v1.SqlOperator | v1.SqlType | v1.SqlC
 def objects(registry: v1.SystemObjectsRegistry) -> Iterable[SystemObject]:
     """All objects of all six classes."""
     return chain(
-        registry.functions,
-        registry.operators,
-        registry.types,
-        registry.casts,
-        registry.collations,
-        registry.aggregates,
+        registry.functions, registry.operators, registry.types, registry.casts, registry.collations, registry.aggregates
     )
 
 

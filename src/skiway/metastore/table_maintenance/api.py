@@ -4,9 +4,10 @@ mirrored tables.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice, pairwise
 from typing import Final, TypeVar
@@ -26,9 +27,15 @@ from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import hierarchy, snapshots
-from skiway.metastore.table_maintenance.cleaning import ExpiryReport, OrphanReport, expire_snapshots, remove_orphans
+from skiway.metastore.table_maintenance.cleaning import Planned, expire_snapshots, remove_orphans
 from skiway.metastore.table_maintenance.optimizing import ATTEMPTS, MIN_MANIFESTS, live_manifests, planned_groups
-from skiway.metastore.table_maintenance.tasks import Planned, check_task, orphan_age_of, planned, with_orphan_age
+from skiway.metastore.table_maintenance.tasks import (
+    check_task,
+    orphan_age_of,
+    planned,
+    rewriting_result,
+    with_orphan_age,
+)
 from skiway.model import v1
 
 _LIMITS: Final = (1 << 20, 16 << 20, 128 << 20, 512 << 20)
@@ -58,7 +65,7 @@ def table_health(
     unused = unused_deletes(table.metadata, table.files)
     expired = expire_snapshots(realm, warehouse, table_id, dry_run=True)
     orphans = remove_orphans(realm, warehouse, table_id, older_than=orphans_older_than, dry_run=True)
-    health.expirable_snapshots = len(expired.snapshots)
+    health.expirable_snapshots = len(expired.expired)
     health.expirable_bytes = expired.size_bytes
     health.orphan_files, health.orphan_bytes = len(orphans.files), orphans.size_bytes
     health.reclaimable_bytes = expired.size_bytes + orphans.size_bytes
@@ -159,21 +166,17 @@ def _summary(groups: Sequence[FileGroup]) -> str:
     return f"{places}, the first with {groups[0].reason}"
 
 
-def _expire_decision(report: ExpiryReport) -> v1.MaintenanceDecision:
-    kept: dict[str, int] = {}
-    for reason in report.kept.values():
-        kept[reason] = kept.get(reason, 0) + 1
+def _expire_decision(report: Planned) -> v1.MaintenanceDecision:
+    kept = Counter(report.kept.values())
     staying = "; ".join(f"{number} kept: {reason}" for reason, number in sorted(kept.items())) or "there are no others"
-    what = (
-        f"{len(report.snapshots)} snapshots expire, which frees {len(report.files)} files, {_size(report.size_bytes)}"
-    )
-    is_due = bool(report.snapshots or report.refs)
+    what = f"{len(report.expired)} snapshots expire, which frees {len(report.files)} files, {_size(report.size_bytes)}"
+    is_due = bool(report.expired or report.refs)
     return v1.MaintenanceDecision(
         action="expire", is_due=is_due, reason=f"{what if is_due else 'no snapshot expires'} ({staying})"
     )
 
 
-def _clean_decision(report: OrphanReport) -> v1.MaintenanceDecision:
+def _clean_decision(report: Planned) -> v1.MaintenanceDecision:
     what = f"{len(report.files)} files, {_size(report.size_bytes)}, are old and no state of the table references them"
     return v1.MaintenanceDecision(
         action="clean", is_due=bool(report.files), reason=what if report.files else "there are no old orphan files"
@@ -224,13 +227,7 @@ class SourceTables:
         with self._opened(realm, table, task) as handle:
             if task.HasField("optimize"):
                 done, attempts = _packed(handle, task.optimize, control)
-                outcome.result = v1.MaintenanceResult(
-                    files_rewritten=done.files_before,
-                    files_added=done.files_after,
-                    bytes_rewritten=done.bytes_before,
-                    bytes_added=done.bytes_after,
-                    groups_given_up=int(attempts > ATTEMPTS),
-                )
+                outcome.result = rewriting_result(done, given_up=int(attempts > ATTEMPTS))
                 outcome.note = f"rewrote {done.files_before} files as {done.files_after}"
                 if attempts > ATTEMPTS:
                     outcome.note += "; gave up for now, for others changed the table"
@@ -355,7 +352,7 @@ def health(realm: Realm, request: v1.GetTableHealthRequest, *, area: Maintenance
     """The health of a managed table. Files tell about rows, so callers who are restricted by policies do not get it."""
     table = managed_record(realm, request.table_id).value
     realm.require_unrestricted(table)
-    found = table_health(as_server(realm), area.files(), table.resource_id, orphans_older_than=area.orphan_age)
+    found = table_health(realm.as_server(), area.files(), table.resource_id, orphans_older_than=area.orphan_age)
     return v1.GetTableHealthResponse(health=found)
 
 
@@ -366,9 +363,10 @@ def plan(
     table = _writable(realm, request.table_id)
     check_task(request.task)
     if table.metadata_location:
-        found = planned(as_server(realm), area.files(), table.resource_id, request.task, orphan_age=area.orphan_age)
+        task = with_orphan_age(request.task, area.orphan_age)
+        found = planned(realm.as_server(), area.files(), table.resource_id, task)
     else:
-        found = _sources(area, table).planned(as_server(realm), table, request.task)
+        found = _sources(area, table).planned(realm.as_server(), table, request.task)
     yield v1.PlanMaintenanceResponse(refs=found.refs, action=request.task.WhichOneof("task") or "")
     for part in _parts(found.snapshots):
         yield v1.PlanMaintenanceResponse(snapshots=part)
@@ -384,8 +382,8 @@ def start(realm: Realm, request: v1.StartMaintenanceRequest, *, area: Maintenanc
         area.files()
         task = with_orphan_age(request.task, area.orphan_age)
     else:  # files of Delta tables have an age of their own
-        _sources(area, table).check(as_server(realm), table, task := request.task)
-    return v1.StartMaintenanceResponse(job=jobs.enqueue_maintenance(realm, table.resource_id, task))
+        _sources(area, table).check(realm.as_server(), table, task := request.task)
+    return v1.StartMaintenanceResponse(job=jobs.enqueue(realm, v1.Job(table_id=table.resource_id, maintenance=task)))
 
 
 def get(realm: Realm, request: v1.GetMaintenanceRequest) -> v1.GetMaintenanceResponse:
@@ -398,11 +396,6 @@ def get(realm: Realm, request: v1.GetMaintenanceRequest) -> v1.GetMaintenanceRes
     if not found.HasField("maintenance") or found.table_id.id != table.resource_id.id:
         raise failure(NotFound, "job", resource="job", id=request.job_id)
     return v1.GetMaintenanceResponse(job=found)
-
-
-def as_server(realm: Realm) -> Realm:
-    """The realm without the limits of its caller: whatever anybody reads must stay."""
-    return replace(realm, access=None, policies=None)
 
 
 def _writable(realm: Realm, table_id: v1.ResourceId) -> v1.Table:

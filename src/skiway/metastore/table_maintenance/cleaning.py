@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.formats import Found, Location, location
 from skiway.formats.iceberg.changes.maintenance import Expiry, ExpiryRules, expirable, expire
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
+from skiway.foundation.clock import from_micros
 from skiway.metastore.gc.warehouse import (
     THREE_DAYS_S,
     TRANSACTION_LIFETIME,
@@ -24,7 +25,7 @@ from skiway.metastore.ingest.positions import position_file, position_history
 from skiway.metastore.managed.commits import change
 from skiway.metastore.managed.states import ManagedTable, load, managed_record
 from skiway.metastore.records import keys
-from skiway.metastore.records.realm import Realm
+from skiway.metastore.records.realm import Realm, timestamp
 from skiway.model import v1
 
 if TYPE_CHECKING:
@@ -32,32 +33,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A file, and how large it is."""
+class Planned:
+    """What a task has done or would do: the files that it deletes or rewrites, the refs that expire, and the snapshots that
+    expire or stay.
+    """
 
-    location: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanReport:
-    """The files that were removed, or would be."""
-
-    files: tuple[FoundFile, ...] = ()
+    files: Sequence[v1.PlannedFile] = ()
+    refs: Sequence[str] = ()
+    snapshots: Sequence[v1.PlannedSnapshot] = ()
 
     @property
     def size_bytes(self) -> int:
         """The size of the files."""
         return sum(file.size_bytes for file in self.files)
 
+    @property
+    def expired(self) -> list[int]:
+        """The ids of the snapshots that expire."""
+        return [snapshot.snapshot_id for snapshot in self.snapshots if snapshot.expires]
 
-@dataclass(frozen=True, slots=True)
-class ExpiryReport(OrphanReport):
-    """What expired, or would expire: refs, snapshots with their times, and files; and why other snapshots were kept."""
-
-    refs: tuple[str, ...] = ()
-    snapshots: Mapping[int, datetime] = field(default_factory=dict)
-    kept: Mapping[int, str] = field(default_factory=dict)
+    @property
+    def kept(self) -> dict[int, str]:
+        """Why the other snapshots stay, by their ids."""
+        return {snapshot.snapshot_id: snapshot.reason for snapshot in self.snapshots if not snapshot.expires}
 
 
 def expire_snapshots(
@@ -69,7 +67,7 @@ def expire_snapshots(
     min_count: int | None = None,
     dry_run: bool = True,
     check: Callable[[], None] = lambda: None,
-) -> ExpiryReport:
+) -> Planned:
     """Remove the snapshots that the rules do not keep, and their files; in a dry run, only report them.
 
     The rules are those of the table's properties, unless given. `check` is called before each deletion, and may raise to stop.
@@ -91,12 +89,18 @@ def expire_snapshots(
     else:
         table = change(realm, warehouse, table_id, expire(choose))
     before, chosen = seen[0]
-    report = _report(realm, table, before, chosen)
+    files = list(_unreferenced(realm, table, before, chosen)) if chosen.snapshots else []
     if not dry_run:
-        for file in report.files:
+        for file in files:
             check()
             table.files.remove([file.location])
-    return report
+    times = {snapshot.snapshot_id: from_micros(snapshot.timestamp_ms * 1000) for snapshot in before.snapshots}
+    gone = (
+        v1.PlannedSnapshot(snapshot_id=number, created_at=timestamp(times[number]), expires=True, reason="expires")
+        for number in chosen.snapshots
+    )
+    kept = (v1.PlannedSnapshot(snapshot_id=number, reason=reason) for number, reason in chosen.kept.items())
+    return Planned(files, chosen.refs, [*gone, *kept])
 
 
 def snapshots_in_use(realm: Realm, table_id: str) -> dict[int, str]:
@@ -119,15 +123,7 @@ def _with_position(metadata: TableMetadata) -> dict[int, str]:
     return {}
 
 
-def _report(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> ExpiryReport:
-    times = {
-        snapshot.snapshot_id: datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC) for snapshot in before.snapshots
-    }
-    files = tuple(_unreferenced(realm, table, before, chosen)) if chosen.snapshots else ()
-    return ExpiryReport(files, chosen.refs, {snapshot: times[snapshot] for snapshot in chosen.snapshots}, chosen.kept)
-
-
-def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> Iterator[FoundFile]:
+def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chosen: Expiry) -> Iterator[v1.PlannedFile]:
     """The files that only expired snapshots use: data files first, so that the rest stays listed if the deletion is interrupted."""
     files, gone = table.files, frozenset(chosen.snapshots)
     used: set[Location] = set()
@@ -153,7 +149,8 @@ def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chos
     listed = _listed(files)
     for place in sorted(unused, key=lambda each: (each.name.endswith(".avro"), str(each))):
         if place in listed:
-            yield FoundFile(uri_of(place), listed[place].size)
+            size = listed[place].size
+            yield v1.PlannedFile(location=uri_of(place), size_bytes=size, reason="only expired snapshots use it")
 
 
 def _listed(files: TableFiles) -> dict[Location, Found]:
@@ -168,7 +165,7 @@ def remove_orphans(
     *,
     older_than: timedelta | None = None,
     dry_run: bool = True,
-) -> OrphanReport:
+) -> Planned:
     """Delete the orphan files that are older than an age; in a dry run, only report them.
 
     The age must be longer than any statement on the table takes. The realm must be that of the server.
@@ -190,4 +187,10 @@ def remove_orphans(
             key="table.damaged",
             id=table.resource_id.id,
         )
-    return OrphanReport(tuple(map(FoundFile, done.removed, done.sizes)))
+    reason = "no state of the table references it"
+    return Planned(
+        [
+            v1.PlannedFile(location=path, size_bytes=size, reason=reason)
+            for path, size in zip(done.removed, done.sizes, strict=True)
+        ]
+    )

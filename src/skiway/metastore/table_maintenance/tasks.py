@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skiway.errors import InvalidArgument, SkiwayError, Unsupported
+from skiway.formats import Packed
 from skiway.formats.iceberg.changes.maintenance import CompactionRules, new_order, unused_deletes
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import jobs
@@ -19,10 +19,10 @@ from skiway.metastore.platform import visit_accounts
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE
-from skiway.metastore.records.realm import Realm, timestamp
+from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import hierarchy
 from skiway.metastore.resources.tables import MAINTENANCE, InheritedProperties, inherited
-from skiway.metastore.table_maintenance.cleaning import ExpiryReport, OrphanReport, expire_snapshots, remove_orphans
+from skiway.metastore.table_maintenance.cleaning import Planned, expire_snapshots, remove_orphans
 from skiway.metastore.table_maintenance.optimizing import OptimizeReport, RulesOf, optimize, planned_groups
 from skiway.model import v1
 from skiway.security import LeasedJob
@@ -44,17 +44,6 @@ class LargeOptimizer(Protocol):
         """Optimize a table. `name` is that of its catalog, its namespaces and the table."""
 
 
-@dataclass(slots=True)
-class Planned:
-    """What a task would do: the snapshots that expire or stay, the refs that expire, and the files that it would delete or
-    rewrite.
-    """
-
-    snapshots: list[v1.PlannedSnapshot] = field(default_factory=list)
-    refs: list[str] = field(default_factory=list)
-    files: list[v1.PlannedFile] = field(default_factory=list)
-
-
 def check_task(task: v1.MaintenanceTask) -> None:
     """Raise if the task is not set, or has impossible values."""
     match task.WhichOneof("task"):
@@ -71,31 +60,35 @@ def check_task(task: v1.MaintenanceTask) -> None:
                 raise _invalid("keep_last and older_than", "a number or duration that is not negative")
 
 
-def planned(
+def planned(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, task: v1.MaintenanceTask) -> Planned:
+    """What the task would do to the table now."""
+    if not task.HasField("optimize"):
+        return _cleaned(realm, warehouse, table_id, task, dry_run=True)
+    table = load(realm, warehouse, table_id)
+    groups = planned_groups(table, compaction_rules(task.optimize)(table.metadata))
+    return Planned(
+        [
+            v1.PlannedFile(location=path, size_bytes=size, group=number, reason=group.reason)
+            for number, group in enumerate(groups, start=1)
+            for path, size in zip(group.paths, group.files["size_bytes"].to_pylist(), strict=True)
+        ]
+    )
+
+
+def _cleaned(
     realm: Realm,
     warehouse: Warehouse,
     table_id: v1.ResourceId,
     task: v1.MaintenanceTask,
     *,
-    orphan_age: timedelta | None = None,
+    dry_run: bool,
+    check: Callable[[], None] = lambda: None,
 ) -> Planned:
-    """What the task would do to the table now."""
-    match task.WhichOneof("task"):
-        case "optimize":
-            table = load(realm, warehouse, table_id)
-            groups = planned_groups(table, compaction_rules(task.optimize)(table.metadata))
-            found = [
-                v1.PlannedFile(location=path, size_bytes=size, group=number, reason=group.reason)
-                for number, group in enumerate(groups, start=1)
-                for path, size in zip(group.paths, group.files["size_bytes"].to_pylist(), strict=True)
-            ]
-            return Planned(files=found)
-        case "expire":
-            return _expiry(expire_snapshots(realm, warehouse, table_id, **expiry_rules(task.expire), dry_run=True))
-        case _:
-            age = orphan_age_of(with_orphan_age(task, orphan_age).clean)
-            report = remove_orphans(realm, warehouse, table_id, older_than=age, dry_run=True)
-            return Planned(files=_files(report, "no state of the table references it"))
+    """Expire snapshots or remove orphan files; in a dry run, only report them."""
+    if task.HasField("expire"):
+        rules = expiry_rules(task.expire)
+        return expire_snapshots(realm, warehouse, table_id, **rules, dry_run=dry_run, check=check)
+    return remove_orphans(realm, warehouse, table_id, older_than=orphan_age_of(task.clean), dry_run=dry_run)
 
 
 def run_task(
@@ -119,52 +112,45 @@ def run_task(
         outcome.stages.files(name, Amounts(done), Amounts(total))
         control.report(outcome.progress)
 
-    result = v1.MaintenanceResult()
-    match task.WhichOneof("task"):
-        case "optimize":
-            report = _optimized_elsewhere(realm, warehouse, table_id, task.optimize, control, job, large) or optimize(
-                realm,
-                warehouse,
-                table_id,
-                rules_of=compaction_rules(task.optimize),
-                check=control.check,
-                on_progress=on_progress,
-            )
-            result = v1.MaintenanceResult(
-                files_rewritten=report.files_before,
-                files_added=report.files_after,
-                bytes_rewritten=report.bytes_before,
-                bytes_added=report.bytes_after,
-                groups_given_up=len(report.given_up),
-            )
-            outcome.changed = int(report.commits > 0)
-            outcome.note = (
-                f"rewrote {report.files_before} files as {report.files_after}; {report.deletes_removed} unused delete files "
-                f"removed; {report.manifests_before} manifests became {report.manifests_after}"
-            )
-            if report.given_up:
-                outcome.note += (
-                    f"; gave up {len(report.given_up)} groups, for others changed them: {report.given_up[0]}"
-                )
-        case "expire":
-            rules = expiry_rules(task.expire)
-            expired = expire_snapshots(realm, warehouse, table_id, **rules, dry_run=False, check=control.check)
-            result = v1.MaintenanceResult(
-                snapshots_removed=len(expired.snapshots),
-                files_removed=len(expired.files),
-                bytes_removed=expired.size_bytes,
-            )
-            outcome.changed = int(bool(expired.snapshots or expired.refs))
-            outcome.note = f"removed {len(expired.snapshots)} snapshots and {len(expired.files)} files"
-        case _:
-            age = orphan_age_of(task.clean)
-            cleaned = remove_orphans(realm, warehouse, table_id, older_than=age, dry_run=False)
-            result = v1.MaintenanceResult(files_removed=len(cleaned.files), bytes_removed=cleaned.size_bytes)
-            outcome.changed = int(bool(cleaned.files))
-            outcome.note = f"removed {len(cleaned.files)} orphan files"
+    if task.HasField("optimize"):
+        report = _optimized_elsewhere(realm, warehouse, table_id, task.optimize, control, job, large) or optimize(
+            realm,
+            warehouse,
+            table_id,
+            rules_of=compaction_rules(task.optimize),
+            check=control.check,
+            on_progress=on_progress,
+        )
+        outcome.result = rewriting_result(report, given_up=len(report.given_up))
+        outcome.changed = int(report.commits > 0)
+        outcome.note = (
+            f"rewrote {report.files_before} files as {report.files_after}; {report.deletes_removed} unused delete files "
+            f"removed; {report.manifests_before} manifests became {report.manifests_after}"
+        )
+        if report.given_up:
+            outcome.note += f"; gave up {len(report.given_up)} groups, for others changed them: {report.given_up[0]}"
+    else:
+        removed = _cleaned(realm, warehouse, table_id, task, dry_run=False, check=control.check)
+        outcome.result = v1.MaintenanceResult(
+            snapshots_removed=len(removed.expired), files_removed=len(removed.files), bytes_removed=removed.size_bytes
+        )
+        outcome.changed = int(bool(removed.expired or removed.refs or removed.files))
+        files = f"{len(removed.files)} {'files' if task.HasField('expire') else 'orphan files'}"
+        snapshots = f"{len(removed.expired)} snapshots and " if task.HasField("expire") else ""
+        outcome.note = f"removed {snapshots}{files}"
     outcome.stages.ended(name)
-    outcome.result = result
     return outcome
+
+
+def rewriting_result(report: OptimizeReport | Packed, *, given_up: int) -> v1.MaintenanceResult:
+    """The figures of an optimization."""
+    return v1.MaintenanceResult(
+        files_rewritten=report.files_before,
+        files_added=report.files_after,
+        bytes_rewritten=report.bytes_before,
+        bytes_added=report.bytes_after,
+        groups_given_up=given_up,
+    )
 
 
 def _optimized_elsewhere(
@@ -239,19 +225,6 @@ def with_orphan_age(task: v1.MaintenanceTask, age: timedelta | None) -> v1.Maint
     if made.HasField("clean") and not made.clean.HasField("older_than") and age is not None:
         made.clean.older_than.FromTimedelta(age)
     return made
-
-
-def _expiry(report: ExpiryReport) -> Planned:
-    gone = [
-        v1.PlannedSnapshot(snapshot_id=number, created_at=timestamp(moment), expires=True, reason="expires")
-        for number, moment in report.snapshots.items()
-    ]
-    kept = [v1.PlannedSnapshot(snapshot_id=number, reason=reason) for number, reason in report.kept.items()]
-    return Planned([*gone, *kept], list(report.refs), _files(report, "only expired snapshots use it"))
-
-
-def _files(report: OrphanReport, reason: str) -> list[v1.PlannedFile]:
-    return [v1.PlannedFile(location=file.location, size_bytes=file.size_bytes, reason=reason) for file in report.files]
 
 
 def _invalid(fields: str, wanted: str) -> InvalidArgument:
@@ -345,7 +318,7 @@ def _started(
         for action in filter(policy.is_auto, ACTIONS):
             task = with_orphan_age(policy.task(action), orphan_age)
             if _is_due(realm, warehouse, table, policy, task, spark_from_bytes):
-                yield jobs.enqueue_maintenance(realm, table.resource_id, task)
+                yield jobs.enqueue(realm, v1.Job(table_id=table.resource_id, maintenance=task))
     except SkiwayError as error:
         # One broken table must not stop the others.
         log.warning("table %s of account %s is not maintained: %s", table.display_name, realm.account_id, error)
@@ -376,4 +349,4 @@ def _is_due(
             return bool(groups or unused_deletes(now.metadata, now.files))
         case _:
             due = planned(realm, warehouse, table.resource_id, task)
-            return bool(due.refs or due.files or any(snapshot.expires for snapshot in due.snapshots))
+            return bool(due.refs or due.files or due.expired)

@@ -16,7 +16,7 @@ from skiway.errors import Conflict, InvalidArgument, NotFound, PreconditionFaile
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore.managed.commits import PAUSES, TableChange, change_all
-from skiway.metastore.managed.states import ManagedTable, is_certainly_undone, load, managed_record
+from skiway.metastore.managed.states import ManagedTable, load, managed_record, undoing
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
@@ -26,20 +26,7 @@ from skiway.metastore.records.repository import Stored, listed
 from skiway.metastore.records.updates import copied
 from skiway.metastore.resources.hierarchy import writable_id
 from skiway.metastore.transactions import staged_writes
-from skiway.metastore.transactions.staged_writes import (
-    ATTEMPTS,
-    RULES,
-    TransactionRules,
-    amended,
-    files_of_write,
-    find,
-    manifest_of,
-    mark_ended,
-    producer_of,
-    remove_uncommitted,
-    replace_record,
-    require_open,
-)
+from skiway.metastore.transactions.staged_writes import RULES, TransactionRules
 from skiway.model import v1
 from skiway.storage import Operation
 
@@ -64,27 +51,30 @@ def commit_transaction(
     policies, realm = realm.policies, realm.without_policies()
 
     def attempt() -> v1.Transaction:
-        found = find(realm, transaction_id)
-        if found.value.state == v1.TX_COMMITTED:
-            return found.value
-        require_open(realm, found.value)
+        transaction = staged_writes.find(realm, transaction_id)
+        if transaction.value.state == v1.TX_COMMITTED:
+            return transaction.value
+        staged_writes.require_open(realm, transaction.value)
         if policies is not None:
-            _check_policies(policies, found.value)
+            _check_policies(policies, transaction.value)
         try:
-            return _committed(realm, warehouse, _selected(found, only), replaced, rules)
+            return _committed(realm, warehouse, _selected(transaction, only), replaced, rules)
         except (Conflict, PreconditionFailed):
             # Another call may have ended the transaction and deleted its manifests.
-            again = find(realm, transaction_id).value
+            again = staged_writes.find(realm, transaction_id).value
             if again.state == v1.TX_COMMITTED:
                 return again
-            require_open(realm, again)
+            staged_writes.require_open(realm, again)
             raise
 
     if only is None:
         return attempt()
     # Writes that arrive during the commit are not selected, so they are no reason to fail.
     return Retrying(
-        retry=retry_if_exception(_is_changed), stop=stop_after_attempt(ATTEMPTS), wait=PAUSES, reraise=True
+        retry=retry_if_exception(lambda error: isinstance(error, Conflict) and error.key == "transaction.changed"),
+        stop=stop_after_attempt(staged_writes.ATTEMPTS),
+        wait=PAUSES,
+        reraise=True,
     )(attempt)
 
 
@@ -100,10 +90,6 @@ def _check_policies(policies: CallerPolicies, transaction: v1.Transaction) -> No
                 raise found.refused(NOT_CHANGED)
             if found.digest != write.change.policies:
                 raise found.refused(CHANGED_SINCE)
-
-
-def _is_changed(error: BaseException) -> bool:
-    return isinstance(error, Conflict) and error.key == "transaction.changed"
 
 
 def _selected(found: Stored[v1.Transaction], only: Collection[str] | None) -> Stored[v1.Transaction]:
@@ -142,7 +128,7 @@ def _committed(
         if any(write.HasField("change") for write in by_table[table_id]):
             raise failure(InvalidArgument, "transaction.replaced", id=table_id, field="replaced_table_ids")
     outcome = copied(found.value)
-    mark_ended(realm, outcome, v1.TX_COMMITTED, rules)
+    staged_writes.mark_ended(realm, outcome, v1.TX_COMMITTED, rules)
     is_marked = False
 
     def also(published: Sequence[ManagedTable]) -> Sequence[Operation]:
@@ -160,17 +146,20 @@ def _committed(
 
     if by_table:
         changes = [
-            TableChange(tables.get(table_id) or writes[0].table_id, producer_of(writes, replaces=table_id in tables))
+            TableChange(
+                tables.get(table_id) or writes[0].table_id,
+                staged_writes.producer_of(writes, replaces=table_id in tables),
+            )
             for table_id, writes in by_table.items()
         ]
         change_all(realm, warehouse, changes, also=also)
     if not is_marked:  # no table changes
-        replace_record(realm, found, outcome)
+        staged_writes.replace_record(realm, found, outcome)
     with suppress(SkiwayError):  # the commit is done, and garbage collection deletes what is left
-        remove_uncommitted(realm, warehouse, outcome)
+        staged_writes.remove_uncommitted(realm, warehouse, outcome)
         for write in outcome.writes:
-            if manifest := manifest_of(write):
-                files_of_write(realm, warehouse, write).remove([manifest])
+            if manifest := staged_writes.manifest_of(write):
+                staged_writes.files_of_write(realm, warehouse, write).remove([manifest])
     return outcome
 
 
@@ -181,12 +170,12 @@ def abort_transaction(
 
     def edit(transaction: v1.Transaction) -> None:
         if transaction.state == v1.TX_COMMITTED:
-            require_open(realm, transaction)
+            staged_writes.require_open(realm, transaction)
         if transaction.state == v1.TX_OPEN:
-            mark_ended(realm, transaction, v1.TX_ABORTED, rules)
+            staged_writes.mark_ended(realm, transaction, v1.TX_ABORTED, rules)
 
-    aborted = amended(realm, transaction_id, edit)
-    remove_uncommitted(realm, warehouse, aborted)
+    aborted = staged_writes.amended(realm, transaction_id, edit)
+    staged_writes.remove_uncommitted(realm, warehouse, aborted)
     return aborted
 
 
@@ -199,9 +188,9 @@ def expire(
     """
     if found.value.state == v1.TX_OPEN:
         desired = copied(found.value)
-        mark_ended(realm, desired, v1.TX_EXPIRED, rules)
-        replace_record(realm, found, desired)
-    remove_uncommitted(realm, warehouse, found.value)
+        staged_writes.mark_ended(realm, desired, v1.TX_EXPIRED, rules)
+        staged_writes.replace_record(realm, found, desired)
+    staged_writes.remove_uncommitted(realm, warehouse, found.value)
     if found.value.state != v1.TX_OPEN:
         realm.all(TRANSACTION).delete(found.pointer, found.value)
 
@@ -284,20 +273,10 @@ def append(realm: Realm, requests: Iterable[v1.AppendRowsRequest], *, area: Stag
         added = writer.close()
     write_id = ""
     if added:
-        try:
-            write_id = staged_writes.stage(
-                realm,
-                transaction_id,
-                base,
-                added,
-                row_count=writer.row_count,
-                expected_snapshot_id=first.expected_snapshot_id if first.HasField("expected_snapshot_id") else None,
-                rules=area.rules,
-            )
-        except SkiwayError as error:
-            if is_certainly_undone(error):
-                writer.abort()
-            raise
+        expected = first.expected_snapshot_id if first.HasField("expected_snapshot_id") else None
+        write = staged_writes.NewWrite(base, added, writer.row_count, expected_snapshot_id=expected)
+        with undoing(writer.abort):
+            write_id = staged_writes.stage(realm, transaction_id, write, rules=area.rules)
     return v1.AppendRowsResponse(row_count=writer.row_count, write_id=write_id)
 
 

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from skiway.errors import AlreadyExists, Conflict, Contention, LimitExceeded, NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import AlreadyExists, Conflict, Contention, LimitExceeded, NotFound, PreconditionFailed
 from skiway.formats import location
 from skiway.formats.iceberg.changes.commits import Change, Operation, Producer, append, delete_all, overwrite
-from skiway.formats.iceberg.changes.snapshots import MAIN, NewSnapshot
-from skiway.formats.iceberg.metadata import commit_failed, updated
+from skiway.formats.iceberg.metadata import MAIN, commit_failed, updated
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.formats.iceberg.writing.data_files import StagedManifest, read_staged, write_staged
 from skiway.formats.iceberg.writing.delete_files import delete_entry
 from skiway.metastore.managed.commits import PAUSES
 from skiway.metastore.managed.locations import files_of_table
-from skiway.metastore.managed.states import ManagedTable, handle_of, is_certainly_undone
+from skiway.metastore.managed.states import ManagedTable, handle_of, undoing
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
@@ -141,7 +140,7 @@ def _added(effect: Effect, files: TableFiles, writes: Sequence[v1.StagedWrite]) 
         for write in writes
         if not wanted.isdisjoint(write.data_files)
     )
-    return [file for each in manifests for file in read_staged(files, each) if file.file_path in wanted]
+    return [file for manifest in manifests for file in read_staged(files, manifest) if file.file_path in wanted]
 
 
 def _entry(delete: v1.StagedDelete) -> DataFile:
@@ -183,7 +182,7 @@ class TransactionState:
     @property
     def own_files(self) -> frozenset[str]:
         """The data files that the transaction has written."""
-        return frozenset(path for each in self.writes for path in each.data_files)
+        return frozenset(path for write in self.writes for path in write.data_files)
 
     def earlier(self, snapshot_id: int) -> TransactionState | None:
         """This state or an earlier one of the same transaction, by the id of its snapshot."""
@@ -212,15 +211,13 @@ def open_state(
     realm: Realm, warehouse: Warehouse, table: v1.Table, metadata: TableMetadata, state: TransactionState
 ) -> IcebergTable:
     """A handle to read a table as a transaction sees it, given the table's metadata, which has the base of the state."""
+    from skiway.formats.iceberg.changes.snapshots import NewSnapshot
+
     found = files_of_table(realm, warehouse, table)
     files = _UnpublishedFiles(found.properties, found.reach, found.cache)
     effect, based = Effect.of(state.writes), _headed(metadata, state.base_id)
     snapshot = NewSnapshot(
-        based,
-        files,
-        clock=realm.clock,
-        snapshot_id=state.snapshot_id,
-        ids=lambda: f"transaction-{state.snapshot_id}",
+        based, files, clock=realm.clock, snapshot_id=state.snapshot_id, ids=lambda: f"transaction-{state.snapshot_id}"
     )
     snapshot.remove(effect.removed, deletes=[_entry(delete) for delete in effect.deletes])
     snapshot.add(_added(effect, files, state.writes))
@@ -370,6 +367,20 @@ class StagedChange:
             raise failure(Conflict, "transaction.statements", transaction_id=transaction.transaction_id)
 
 
+@dataclass(frozen=True, slots=True)
+class NewWrite:
+    """Data files that were written for the table `base`, and the `change` of an UPDATE or DELETE.
+
+    With `expected_snapshot_id`, the commit fails unless this is still the table's current snapshot; 0 is none.
+    """
+
+    base: ManagedTable
+    files: Sequence[DataFile]
+    row_count: int
+    change: StagedChange | None = None
+    expected_snapshot_id: int | None = None
+
+
 def _staged_delete(file: DataFile) -> v1.StagedDelete:
     from skiway.formats.iceberg.manifest_files import referenced_file, vector_place
 
@@ -384,29 +395,16 @@ def _staged_delete(file: DataFile) -> v1.StagedDelete:
     )
 
 
-def stage(
-    realm: Realm,
-    transaction_id: str,
-    base: ManagedTable,
-    added: Sequence[DataFile],
-    *,
-    row_count: int,
-    change: StagedChange | None = None,
-    expected_snapshot_id: int | None = None,
-    rules: TransactionRules = RULES,
-) -> str:
-    """Add data files that were written for a table to an open transaction, and the `change` of an UPDATE or DELETE.
-
-    The caller deletes the files if this fails. Return the id of the write. With `expected_snapshot_id`, the commit fails unless
-    this is still the table's current snapshot.
-    """
+def stage(realm: Realm, transaction_id: str, new: NewWrite, *, rules: TransactionRules = RULES) -> str:
+    """Add a write to an open transaction, and return its id. The caller deletes the files if this fails."""
+    base, change = new.base, new.change
     realm.require("table.write", base.table)
-    manifest = write_staged(base.files, base.metadata, added) if added else None
+    manifest = write_staged(base.files, base.metadata, new.files) if new.files else None
     write = v1.StagedWrite(
         table_id=base.table.resource_id,
-        row_count=row_count,
-        data_files=[file.file_path for file in added],
-        expected_snapshot_id=expected_snapshot_id,
+        row_count=new.row_count,
+        data_files=[file.file_path for file in new.files],
+        expected_snapshot_id=new.expected_snapshot_id,
         write_id=realm.ids(),
     )
     if change is not None:
@@ -423,12 +421,8 @@ def stage(
             raise failure(LimitExceeded, "transaction.too_large", limit=str(rules.max_writes))
         transaction.writes.append(write)
 
-    try:
+    with undoing(lambda: base.files.remove([manifest.location] if manifest else [])):
         amended(realm, transaction_id, edit)
-    except SkiwayError as error:
-        if is_certainly_undone(error) and manifest is not None:
-            base.files.remove([manifest.location])
-        raise
     return write.write_id
 
 

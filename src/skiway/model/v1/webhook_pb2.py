@@ -28,7 +28,7 @@ from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 from skiway.model.v1 import event_pb2 as skiway_dot_v1_dot_event__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17skiway/v1/webhook.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\x1a\x15skiway/v1/event.proto\"\xa6\x02\n\x07Webhook\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0b\n\x03url\x18\x04 \x01(\t\x12\x0e\n\x06\x65vents\x18\x05 \x03(\t\x12\x0e\n\x06paused\x18\x06 \x01(\x08\x12\x12\n\nhas_secret\x18\x07 \x01(\x08\x12.\n\ncreated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\n \x01(\tB\x0e\n\x0c_description\"\xbd\x01\n\x0bWebhookSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x10\n\x03url\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x0e\n\x06\x65vents\x18\x04 \x03(\t\x12\x0e\n\x06paused\x18\x05 \x01(\x08\x12\x13\n\x06secret\x18\x06 \x01(\tH\x03\x88\x01\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_descriptionB\x06\n\x04_urlB\t\n\x07_secret\"\x91\x01\n\rWebhookStatus\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x33\n\x0fnext_attempt_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nlast_error\x18\x04 \x01(\t\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x05 \x01(\x03\"}\n\nDeadLetter\x12\x1f\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Event\x12/\n\x0bgiven_up_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0e\n\x06is_due\x18\x04 \x01(\x08\";\n\x13ListWebhooksRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"c\n\x14ListWebhooksResponse\x12$\n\x08webhooks\x18\x01 \x03(\x0b\x32\x12.skiway.v1.Webhook\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"T\n\x11GetWebhookRequest\x12)\n\nwebhook_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\"\x8a\x01\n\x12GetWebhookResponse\x12#\n\x07webhook\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Webhook\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\x12(\n\x06status\x18\x03 \x01(\x0b\x32\x18.skiway.v1.WebhookStatus\"l\n\x14\x43reateWebhookRequest\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.skiway.v1.WebhookSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"c\n\x15\x43reateWebhookResponse\x12#\n\x07webhook\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Webhook\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xc7\x01\n\x14UpdateWebhookRequest\x12)\n\nwebhook_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.skiway.v1.WebhookSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"c\n\x15UpdateWebhookResponse\x12#\n\x07webhook\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Webhook\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"p\n\x14\x44\x65leteWebhookRequest\x12)\n\nwebhook_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\">\n\x15\x44\x65leteWebhookResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"C\n\x16ListDeadLettersRequest\x12)\n\nwebhook_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"A\n\x17ListDeadLettersResponse\x12&\n\x07letters\x18\x01 \x03(\x0b\x32\x15.skiway.v1.DeadLetter\"V\n\x16RedeliverEventsRequest\x12)\n\nwebhook_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x11\n\tsequences\x18\x02 \x03(\x03\"&\n\x17RedeliverEventsResponse\x12\x0b\n\x03\x64ue\x18\x01 \x01(\x03\x32\xdc\x04\n\x0eWebhookService\x12O\n\x0cListWebhooks\x12\x1e.skiway.v1.ListWebhooksRequest\x1a\x1f.skiway.v1.ListWebhooksResponse\x12I\n\nGetWebhook\x12\x1c.skiway.v1.GetWebhookRequest\x1a\x1d.skiway.v1.GetWebhookResponse\x12R\n\rCreateWebhook\x12\x1f.skiway.v1.CreateWebhookRequest\x1a .skiway.v1.CreateWebhookResponse\x12R\n\rUpdateWebhook\x12\x1f.skiway.v1.UpdateWebhookRequest\x1a .skiway.v1.UpdateWebhookResponse\x12R\n\rDeleteWebhook\x12\x1f.skiway.v1.DeleteWebhookRequest\x1a .skiway.v1.DeleteWebhookResponse\x12X\n\x0fListDeadLetters\x12!.skiway.v1.ListDeadLettersRequest\x1a\".skiway.v1.ListDeadLettersResponse\x12X\n\x0fRedeliverEvents\x12!.skiway.v1.RedeliverEventsRequest\x1a\".skiway.v1.RedeliverEventsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17skiway/v1/webhook.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\x1a\x15skiway/v1/event.proto\"\xab\x02\n\x07Webhook\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0b\n\x03url\x18\x04 \x01(\t\x12\x0e\n\x06\x65vents\x18\x05 \x03(\t\x12\x0e\n\x06paused\x18\x06 \x01(\x08\x12.\n\ncreated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\n \x01(\t\x12\x11\n\tsecret_id\x18\x0b \x01(\tB\x0e\n\x0c_descriptionJ\x04\x08\x07\x10\x08\"\xbd\x01\n\x0bWebhookSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x10\n\x03url\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x0e\n\x06\x65vents\x18\x04 \x03(\t\x12\x0e\n\x06paused\x18\x05 \x01(\x08\x12\x13\n\x06secret\x18\x06 \x01(\tH\x03\x88\x01\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_descriptionB\x06\n\x04_urlB\t\n\x07_secret\"\x91\x01\n\rWebhookStatus\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x33\n\x0fnext_attempt_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nlast_error\x18\x04 \x01(\t\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x05 \x01(\x03\"}\n\nDeadLetter\x12\x1f\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Event\x12/\n\x0bgiven_up_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0e\n\x06is_due\x18\x04 \x01(\x08\";\n\x13ListWebhooksRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"c\n\x14ListWebhooksResponse\x12$\n\x08webhooks\x18\x01 \x03(\x0b\x32\x12.skiway.v1.Webhook\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\"T\n\x11GetWebhookRequest\x12)\n\nwebhook_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\"\x8a\x01\n\x12GetWebhookResponse\x12#\n\x07webhook\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Webhook\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\x12(\n\x06status\x18\x03 \x01(\x0b\x32\x18.skiway.v1.WebhookStatus\"l\n\x14\x43reateWebhookRequest\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.skiway.v1.WebhookSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"c\n\x15\x43reateWebhookResponse\x12#\n\x07webhook\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Webhook\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xc7\x01\n\x14UpdateWebhookRequest\x12)\n\nwebhook_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.skiway.v1.WebhookSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"c\n\x15UpdateWebhookResponse\x12#\n\x07webhook\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Webhook\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"p\n\x14\x44\x65leteWebhookRequest\x12)\n\nwebhook_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12-\n\x0cprecondition\x18\x02 \x01(\x0b\x32\x17.skiway.v1.Precondition\">\n\x15\x44\x65leteWebhookResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"C\n\x16ListDeadLettersRequest\x12)\n\nwebhook_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"A\n\x17ListDeadLettersResponse\x12&\n\x07letters\x18\x01 \x03(\x0b\x32\x15.skiway.v1.DeadLetter\"V\n\x16RedeliverEventsRequest\x12)\n\nwebhook_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x11\n\tsequences\x18\x02 \x03(\x03\"&\n\x17RedeliverEventsResponse\x12\x0b\n\x03\x64ue\x18\x01 \x01(\x03\x32\xdc\x04\n\x0eWebhookService\x12O\n\x0cListWebhooks\x12\x1e.skiway.v1.ListWebhooksRequest\x1a\x1f.skiway.v1.ListWebhooksResponse\x12I\n\nGetWebhook\x12\x1c.skiway.v1.GetWebhookRequest\x1a\x1d.skiway.v1.GetWebhookResponse\x12R\n\rCreateWebhook\x12\x1f.skiway.v1.CreateWebhookRequest\x1a .skiway.v1.CreateWebhookResponse\x12R\n\rUpdateWebhook\x12\x1f.skiway.v1.UpdateWebhookRequest\x1a .skiway.v1.UpdateWebhookResponse\x12R\n\rDeleteWebhook\x12\x1f.skiway.v1.DeleteWebhookRequest\x1a .skiway.v1.DeleteWebhookResponse\x12X\n\x0fListDeadLetters\x12!.skiway.v1.ListDeadLettersRequest\x1a\".skiway.v1.ListDeadLettersResponse\x12X\n\x0fRedeliverEvents\x12!.skiway.v1.RedeliverEventsRequest\x1a\".skiway.v1.RedeliverEventsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,41 +36,41 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'skiway.v1.webhook_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WEBHOOK']._serialized_start=153
-  _globals['_WEBHOOK']._serialized_end=447
-  _globals['_WEBHOOKSPEC']._serialized_start=450
-  _globals['_WEBHOOKSPEC']._serialized_end=639
-  _globals['_WEBHOOKSTATUS']._serialized_start=642
-  _globals['_WEBHOOKSTATUS']._serialized_end=787
-  _globals['_DEADLETTER']._serialized_start=789
-  _globals['_DEADLETTER']._serialized_end=914
-  _globals['_LISTWEBHOOKSREQUEST']._serialized_start=916
-  _globals['_LISTWEBHOOKSREQUEST']._serialized_end=975
-  _globals['_LISTWEBHOOKSRESPONSE']._serialized_start=977
-  _globals['_LISTWEBHOOKSRESPONSE']._serialized_end=1076
-  _globals['_GETWEBHOOKREQUEST']._serialized_start=1078
-  _globals['_GETWEBHOOKREQUEST']._serialized_end=1162
-  _globals['_GETWEBHOOKRESPONSE']._serialized_start=1165
-  _globals['_GETWEBHOOKRESPONSE']._serialized_end=1303
-  _globals['_CREATEWEBHOOKREQUEST']._serialized_start=1305
-  _globals['_CREATEWEBHOOKREQUEST']._serialized_end=1413
-  _globals['_CREATEWEBHOOKRESPONSE']._serialized_start=1415
-  _globals['_CREATEWEBHOOKRESPONSE']._serialized_end=1514
-  _globals['_UPDATEWEBHOOKREQUEST']._serialized_start=1517
-  _globals['_UPDATEWEBHOOKREQUEST']._serialized_end=1716
-  _globals['_UPDATEWEBHOOKRESPONSE']._serialized_start=1718
-  _globals['_UPDATEWEBHOOKRESPONSE']._serialized_end=1817
-  _globals['_DELETEWEBHOOKREQUEST']._serialized_start=1819
-  _globals['_DELETEWEBHOOKREQUEST']._serialized_end=1931
-  _globals['_DELETEWEBHOOKRESPONSE']._serialized_start=1933
-  _globals['_DELETEWEBHOOKRESPONSE']._serialized_end=1995
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=1997
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=2064
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=2066
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=2131
-  _globals['_REDELIVEREVENTSREQUEST']._serialized_start=2133
-  _globals['_REDELIVEREVENTSREQUEST']._serialized_end=2219
-  _globals['_REDELIVEREVENTSRESPONSE']._serialized_start=2221
-  _globals['_REDELIVEREVENTSRESPONSE']._serialized_end=2259
-  _globals['_WEBHOOKSERVICE']._serialized_start=2262
-  _globals['_WEBHOOKSERVICE']._serialized_end=2866
+  _globals['_WEBHOOK']._serialized_end=452
+  _globals['_WEBHOOKSPEC']._serialized_start=455
+  _globals['_WEBHOOKSPEC']._serialized_end=644
+  _globals['_WEBHOOKSTATUS']._serialized_start=647
+  _globals['_WEBHOOKSTATUS']._serialized_end=792
+  _globals['_DEADLETTER']._serialized_start=794
+  _globals['_DEADLETTER']._serialized_end=919
+  _globals['_LISTWEBHOOKSREQUEST']._serialized_start=921
+  _globals['_LISTWEBHOOKSREQUEST']._serialized_end=980
+  _globals['_LISTWEBHOOKSRESPONSE']._serialized_start=982
+  _globals['_LISTWEBHOOKSRESPONSE']._serialized_end=1081
+  _globals['_GETWEBHOOKREQUEST']._serialized_start=1083
+  _globals['_GETWEBHOOKREQUEST']._serialized_end=1167
+  _globals['_GETWEBHOOKRESPONSE']._serialized_start=1170
+  _globals['_GETWEBHOOKRESPONSE']._serialized_end=1308
+  _globals['_CREATEWEBHOOKREQUEST']._serialized_start=1310
+  _globals['_CREATEWEBHOOKREQUEST']._serialized_end=1418
+  _globals['_CREATEWEBHOOKRESPONSE']._serialized_start=1420
+  _globals['_CREATEWEBHOOKRESPONSE']._serialized_end=1519
+  _globals['_UPDATEWEBHOOKREQUEST']._serialized_start=1522
+  _globals['_UPDATEWEBHOOKREQUEST']._serialized_end=1721
+  _globals['_UPDATEWEBHOOKRESPONSE']._serialized_start=1723
+  _globals['_UPDATEWEBHOOKRESPONSE']._serialized_end=1822
+  _globals['_DELETEWEBHOOKREQUEST']._serialized_start=1824
+  _globals['_DELETEWEBHOOKREQUEST']._serialized_end=1936
+  _globals['_DELETEWEBHOOKRESPONSE']._serialized_start=1938
+  _globals['_DELETEWEBHOOKRESPONSE']._serialized_end=2000
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=2002
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=2069
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=2071
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=2136
+  _globals['_REDELIVEREVENTSREQUEST']._serialized_start=2138
+  _globals['_REDELIVEREVENTSREQUEST']._serialized_end=2224
+  _globals['_REDELIVEREVENTSRESPONSE']._serialized_start=2226
+  _globals['_REDELIVEREVENTSRESPONSE']._serialized_end=2264
+  _globals['_WEBHOOKSERVICE']._serialized_start=2267
+  _globals['_WEBHOOKSERVICE']._serialized_end=2871
 # @@protoc_insertion_point(module_scope)

@@ -32,20 +32,20 @@ class Webhook(_message.Message):
     URL_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
-    HAS_SECRET_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    SECRET_ID_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     """unique in the account"""
     description: _builtins.str
     url: _builtins.str
     paused: _builtins.bool
     """then events wait"""
-    has_secret: _builtins.bool
-    """the secret itself is in the secrets store only"""
     damage: _builtins.str
     """In listings, if the record is lost or corrupt: what is wrong. Then only ids and names are set. Never stored."""
+    secret_id: _builtins.str
+    """the secret itself is in the secrets store only"""
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -65,14 +65,14 @@ class Webhook(_message.Message):
         url: _builtins.str = ...,
         events: _abc.Iterable[_builtins.str] | None = ...,
         paused: _builtins.bool = ...,
-        has_secret: _builtins.bool = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         damage: _builtins.str = ...,
+        secret_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "created_at", b"created_at", "description", b"description", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "created_at", b"created_at", "damage", b"damage", "description", b"description", "display_name", b"display_name", "events", b"events", "has_secret", b"has_secret", "paused", b"paused", "resource_id", b"resource_id", "updated_at", b"updated_at", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "created_at", b"created_at", "damage", b"damage", "description", b"description", "display_name", b"display_name", "events", b"events", "paused", b"paused", "resource_id", b"resource_id", "secret_id", b"secret_id", "updated_at", b"updated_at", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015

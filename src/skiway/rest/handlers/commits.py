@@ -55,10 +55,10 @@ def create(request: RestRequest) -> RestResponse:
 
 def commit(request: RestRequest) -> RestResponse:
     """Apply the updates if all requirements hold, and return the table."""
-    from skiway.rest.models import commit_in
+    from skiway.rest.models import Commit
 
     resolver = resolve.writable(request)
-    wanted = commit_in(request.body)
+    wanted = decoded(request.body, Commit)
     resolve.check_identifier(request, wanted.identifier, request.names["table"])
     if wanted.creates:
         return _response(request, _create_staged(resolver, wanted))
@@ -78,11 +78,11 @@ def commit(request: RestRequest) -> RestResponse:
 
 def commit_transaction(request: RestRequest) -> RestResponse:
     """Apply the updates of several tables if all requirements of all of them hold: all updates, or none."""
-    from skiway.rest.models import transaction_in
+    from skiway.rest.models import Transaction
 
     resolver = resolve.writable(request)
     changes, creations, created = [], [], []
-    for wanted in transaction_in(request.body).table_changes:
+    for wanted in decoded(request.body, Transaction).table_changes:
         if wanted.identifier is None:
             raise InvalidArgument("a table change has no identifier: add it", key="field.invalid", field="identifier")
         path, name = wanted.identifier.namespace, wanted.identifier.name
@@ -144,14 +144,8 @@ def _create_staged(resolver: Resolver, wanted: Commit) -> ManagedTable:
     with resolve.claiming(request.realm, namespace, name, key="table.created.meanwhile"), _applying():
         if resolver.find_table(namespace, name) is not None:
             raise failure(AlreadyExists, "table.already.exists", resource="table", name=name)
-        return managed.create_staged(
-            request.realm,
-            request.lake.warehouse,
-            namespace_id=namespace.resource_id,
-            name=name,
-            requirements=wanted.requirements,
-            updates=wanted.updates,
-        )
+        creation = managed.TableCreation(namespace.resource_id, name, wanted.requirements, wanted.updates)
+        return managed.create_staged(request.realm, request.lake.warehouse, creation)
 
 
 @contextmanager

@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict
-
 from skiway.errors import NotFound, PermissionDenied, Unsupported
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.managed.locations import folder_of_table
 from skiway.metastore.resources import hierarchy
 from skiway.model import v1
 from skiway.rest import resolve
-from skiway.rest.bodies import decoded
+from skiway.rest.bodies import FrozenBody, decoded
 from skiway.rest.calls import Lake, RestRequest, RestResponse, json_response
 from skiway.vending import CredentialsProvider, S3Request, StagedTable, TableAccess, table_access
 
@@ -91,10 +89,8 @@ def credentials(request: RestRequest) -> RestResponse:
     return json_response({"storage-credentials": [found]})
 
 
-class SignBody(BaseModel):
+class SignBody(FrozenBody):
     """A request to sign. Properties that the client sends back are not needed."""
-
-    model_config = ConfigDict(frozen=True)
 
     region: str
     uri: str

@@ -8,7 +8,7 @@ that start with `table-override.` always apply. `view-default.` and `view-overri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -84,13 +84,11 @@ def list_(request: RestRequest) -> RestResponse:
     parent = request.query.get("parent", "")
     path = _parent(resolver, parent) if parent else ()
 
-    def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.Namespace], v1.PageResponse]:
-        found = namespaces.list_(
-            request.realm, v1.ListNamespacesRequest(catalog_id=resolver.catalog.resource_id, path=path, page=wanted)
-        )
-        return found.namespaces, found.page
+    def page(wanted: v1.PageRequest) -> v1.ListNamespacesResponse:
+        catalog_id = resolver.catalog.resource_id
+        return namespaces.list_(request.realm, v1.ListNamespacesRequest(catalog_id=catalog_id, path=path, page=wanted))
 
-    return listing(request.query, "namespaces", page, lambda found: list(full_path(found)))
+    return listing(request.query, "namespaces", page, "namespaces", lambda namespace: list(full_path(namespace)))
 
 
 def create(request: RestRequest) -> RestResponse:

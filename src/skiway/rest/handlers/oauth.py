@@ -86,7 +86,7 @@ def _of_client(request: RestRequest, form: Mapping[str, str]) -> str:
 
 
 def _of_subject(request: RestRequest, form: Mapping[str, str], issuer: TokenIssuer) -> str:
-    """The token to issue a new one for: the subject's, whoever acts for it."""
+    """The token to issue a new one for: the subject's, even if another acts for it."""
     subject, kind = form.get("subject_token", ""), form.get("subject_token_type", "")
     if not subject or kind != ACCESS_TOKEN:
         raise InvalidArgument(f"subject_token must be a token of this server, of type {ACCESS_TOKEN}", key="oauth.form")

@@ -11,7 +11,7 @@ import re
 from typing import Annotated, Any, Final
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats.iceberg.planning.scan_tasks import METADATA_COLUMNS, appended_files, scan_tasks, scanned_files
@@ -21,7 +21,7 @@ from skiway.metastore import managed
 from skiway.metastore.planning.scans import ScanPlan, add_plan, cancel_plan, check_size, find_plan
 from skiway.model import v1
 from skiway.rest import resolve
-from skiway.rest.bodies import decoded
+from skiway.rest.bodies import FrozenBody, decoded
 from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse, json_response
 from skiway.rest.handlers.delegation import delegated_to
 
@@ -31,10 +31,8 @@ MAX_RESIDUAL: Final = 4000
 """How many characters of a filter tasks contain as their residual."""
 
 
-class PlanBody(BaseModel):
+class PlanBody(FrozenBody):
     """A scan to plan. How many rows are wanted and which statistics is ignored: all files are returned, without statistics."""
-
-    model_config = ConfigDict(frozen=True)
 
     snapshot_id: Annotated[int | None, Field(alias="snapshot-id")] = None
     select: tuple[str, ...] | None = None
@@ -45,10 +43,8 @@ class PlanBody(BaseModel):
     end_id: Annotated[int | None, Field(alias="end-snapshot-id")] = None
 
 
-class TaskBody(BaseModel):
+class TaskBody(FrozenBody):
     """A part to fetch."""
-
-    model_config = ConfigDict(frozen=True)
 
     task: Annotated[str, Field(alias="plan-task")]
 
@@ -115,7 +111,7 @@ def tasks(request: RestRequest) -> RestResponse:
 
 
 def _opened(request: RestRequest) -> tuple[v1.Table, IcebergTable]:
-    """The table in the path, opened. Plans name files, so they are refused to callers whom policies restrict."""
+    """The table in the path, opened. Plans name files, so they are refused to restricted callers."""
     found = resolve.readable(request).served_table()
     request.realm.require_unrestricted(found)
     if not found.metadata_location:
@@ -157,7 +153,7 @@ def _schema(handle: IcebergTable, made: ScanPlan, snapshot: Snapshot | None) -> 
         if made.snapshot_schema and snapshot is not None
         else handle.metadata.current_schema_id
     )
-    return next(each for each in handle.metadata.schemas if each.schema_id == number)
+    return next(schema for schema in handle.metadata.schemas if schema.schema_id == number)
 
 
 def _check_columns(schema: Any, names: tuple[str, ...] | None, *, case_sensitive: bool) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import location
@@ -26,9 +26,10 @@ from skiway.metastore.resources.hierarchy import full_path
 from skiway.metastore.usage import MetricsReport, add_report
 from skiway.model import v1
 from skiway.rest import resolve
-from skiway.rest.bodies import Renaming, decoded
+from skiway.rest.bodies import FrozenBody, decoded
 from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse, json_response, listing
 from skiway.rest.handlers.delegation import NOTHING, Delegated, delegated_to
+from skiway.rest.resolve import Resolver
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -73,9 +74,8 @@ def listed(request: RestRequest, is_shown: Callable[[v1.Table, bool], bool]) -> 
     everything = request.realm.without_policies()  # only names are shown
     known = exports.exports_of(everything)
 
-    def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.Table], v1.PageResponse]:
-        found = tables.list_(everything, v1.ListTablesRequest(namespace_id=namespace.resource_id, page=wanted))
-        return found.tables, found.page
+    def page(wanted: v1.PageRequest) -> v1.ListTablesResponse:
+        return tables.list_(everything, v1.ListTablesRequest(namespace_id=namespace.resource_id, page=wanted))
 
     def shown(table: v1.Table) -> dict[str, Any] | None:
         readable = resolve.is_served(table, mirrors=request.lake.mirrors)
@@ -83,7 +83,7 @@ def listed(request: RestRequest, is_shown: Callable[[v1.Table, bool], bool]) -> 
             readable = exports.may_be_exported(everything, table, known.get(table.resource_id.id))
         return {"namespace": path, "name": table.display_name} if is_shown(table, readable) else None
 
-    return listing(request.query, "identifiers", page, shown)
+    return listing(request.query, "identifiers", page, "tables", shown)
 
 
 def load(request: RestRequest) -> RestResponse:
@@ -94,7 +94,8 @@ def load(request: RestRequest) -> RestResponse:
     delegated = delegated_to(request, table)
     version = f"{table.resource_id.id} {location} {mode}{delegated.version}"
     etag = f'"{sha256(version.encode()).hexdigest()[:32]}"'
-    if _known(request.headers.get("if-none-match", ""), etag):
+    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    if known & {etag, "*"}:
         return RestResponse(304, headers={"etag": etag})
 
     def render() -> str:
@@ -115,33 +116,20 @@ def exists(request: RestRequest) -> RestResponse:
 def drop(request: RestRequest) -> RestResponse:
     """Drop a table; delete its files at once if `purgeRequested`, else leave them to garbage collection."""
     purge = _choice(request.query, "purgeRequested", ("true", "false"), default="false") == "true"
-    table = _changeable(request)
+    table = resolve.writable(request).served_table()
+    request.realm.require_unrestricted(table, why=NOT_CHANGED)
+    resolve.require_managed(request.realm, table)
     managed.drop(request.realm, request.lake.warehouse, table.resource_id, purge=purge)
     return NO_CONTENT
 
 
 def rename(request: RestRequest) -> RestResponse:
     """Rename a table, or move it to another namespace of its catalog."""
-    wanted = decoded(request.body, Renaming)
-    resolver = resolve.writable(request)
-    table = resolver.managed_table(wanted.source.namespace, wanted.source.name)
-    request.realm.require_unrestricted(table, why=NOT_CHANGED)
-    destination = resolver.namespace(wanted.destination.namespace)
-    with resolve.renaming(request.realm, destination, wanted):
-        managed.rename(
-            request.realm, table.resource_id, name=wanted.destination.name, namespace_id=destination.resource_id
-        )
-    return NO_CONTENT
-
-
-def _changeable(request: RestRequest) -> v1.Table:
-    table = resolve.writable(request).served_table()
-    request.realm.require_unrestricted(table, why=NOT_CHANGED)
-    return resolve.require_managed(request.realm, table)
+    return resolve.renamed(request, Resolver.managed_table, managed.rename)
 
 
 def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str]:
-    """The metadata and its location, which lead to all files: they are refused to callers whom policies restrict."""
+    """The metadata and its location, which lead to all files: they are refused to restricted callers."""
     request.realm.require_unrestricted(table)
     if not table.metadata_location:
         handle = resolve.opened(request.realm, request.lake, table)
@@ -161,12 +149,9 @@ def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str
 def _of_refs(metadata: TableMetadata) -> TableMetadata:
     """The metadata with only the snapshots that have a branch or tag."""
     named = {ref.snapshot_id for ref in metadata.refs.values()}
-    return metadata.model_copy(update={"snapshots": [each for each in metadata.snapshots if each.snapshot_id in named]})
-
-
-def _known(header: str, etag: str) -> bool:
-    given = [each.strip().removeprefix("W/") for each in header.split(",")]
-    return etag in given or "*" in given
+    return metadata.model_copy(
+        update={"snapshots": [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in named]}
+    )
 
 
 def _choice(query: Mapping[str, str], name: str, choices: Sequence[str], *, default: str) -> str:
@@ -183,7 +168,7 @@ def list_generic(request: RestRequest) -> RestResponse:
 
 
 def load_generic(request: RestRequest) -> RestResponse:
-    """Return the format and the location of a mirrored table. Callers whom policies restrict get neither."""
+    """Return the format and the location of a mirrored table. Restricted callers get neither."""
     table = resolve.readable(request).table(name=request.names["generic-table"])
     request.realm.require_unrestricted(table)
     if request.lake.mirrors is None or not exports.is_exportable(table):
@@ -202,7 +187,7 @@ def load_generic(request: RestRequest) -> RestResponse:
     return json_response({"table": body})
 
 
-class Metric(BaseModel):
+class Metric(FrozenBody):
     """A counter has a value, a timer a total duration, here in its own unit."""
 
     value: int | None = None
@@ -228,17 +213,15 @@ _NANOSECONDS = {
 }
 
 
-class ReportBody(BaseModel):
+class ReportBody(FrozenBody):
     """A scan report or a commit report; fields that are not stored are ignored."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: Annotated[Literal["scan-report", "commit-report"], Field(alias="report-type")]
     snapshot_id: Annotated[int | None, Field(alias="snapshot-id")] = None
     operation: str = ""
     filter: Any = None
     columns: Annotated[tuple[str, ...], Field(alias="projected-field-names")] = ()
-    metrics: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = Field(default_factory=dict)
 
 
 def report(request: RestRequest) -> RestResponse:

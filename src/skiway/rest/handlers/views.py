@@ -1,11 +1,10 @@
 """Handlers for views: list, create, load, replace, drop, rename and register.
 
-Callers whom policies restrict on a view do not get its SQL: their engine would run it without the policies.
+Callers who are restricted on a view do not get its SQL: their engine would run it without the policies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from skiway.metastore import managed, views
@@ -14,9 +13,10 @@ from skiway.metastore.records.policies import NOT_CHANGED
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
 from skiway.rest import resolve
-from skiway.rest.bodies import Registration, Renaming, decoded
+from skiway.rest.bodies import Registration, decoded
 from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse, json_response, listing
 from skiway.rest.handlers.namespaces import properties_of_new
+from skiway.rest.resolve import Resolver
 
 
 def list_(request: RestRequest) -> RestResponse:
@@ -24,16 +24,15 @@ def list_(request: RestRequest) -> RestResponse:
     namespace = resolve.readable(request).namespace(damaged=True)
     path = list(full_path(namespace))
 
-    def page(wanted: v1.PageRequest) -> tuple[Sequence[v1.View], v1.PageResponse]:
+    def page(wanted: v1.PageRequest) -> v1.ListViewsResponse:
         everything = request.realm.without_policies()  # only names are shown
-        found = views.list_(everything, v1.ListViewsRequest(namespace_id=namespace.resource_id, page=wanted))
-        return found.views, found.page
+        return views.list_(everything, v1.ListViewsRequest(namespace_id=namespace.resource_id, page=wanted))
 
     def shown(view: v1.View) -> dict[str, Any] | None:
         served = view.damage or managed.has_columns(view)
         return {"namespace": path, "name": view.display_name} if served else None
 
-    return listing(request.query, "identifiers", page, shown)
+    return listing(request.query, "identifiers", page, "views", shown)
 
 
 def create(request: RestRequest) -> RestResponse:
@@ -111,16 +110,7 @@ def drop(request: RestRequest) -> RestResponse:
 
 def rename(request: RestRequest) -> RestResponse:
     """Rename a view, or move it to another namespace of its catalog."""
-    wanted = decoded(request.body, Renaming)
-    resolver = resolve.writable(request)
-    view = resolver.view(wanted.source.namespace, wanted.source.name)
-    request.realm.require_unrestricted(view, why=NOT_CHANGED)
-    destination = resolver.namespace(wanted.destination.namespace)
-    with resolve.renaming(request.realm, destination, wanted):
-        managed.rename_view(
-            request.realm, view.resource_id, name=wanted.destination.name, namespace_id=destination.resource_id
-        )
-    return NO_CONTENT
+    return resolve.renamed(request, Resolver.view, managed.rename_view)
 
 
 def _response(found: IcebergView) -> RestResponse:

@@ -6,13 +6,13 @@ All accounts share one client, or each has its own, in a role session tagged wit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from cachetools import LRUCache
@@ -46,24 +46,6 @@ class AwsAccess:
     def client(self, service: str, **credentials: str) -> Any:
         """A client, with other `credentials` than the session's if given. Not for concurrent calls."""
         return self._session.client(service, endpoint_url=self._endpoint, config=CONFIG, **credentials)
-
-
-class Clients(Protocol):
-    """Provides the client for the secrets of an account."""
-
-    def client(self, account_id: str) -> Any:
-        """A client of Secrets Manager."""
-
-
-class OneClient:
-    """One client for all accounts, with the credentials of the server."""
-
-    def __init__(self, access: AwsAccess) -> None:
-        self._client = access.client("secretsmanager")
-
-    def client(self, account_id: str) -> Any:  # noqa: ARG002  (all accounts share it)
-        """The client, whatever the account."""
-        return self._client
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +105,13 @@ DELETED = {"ResourceNotFoundException", "InvalidRequestException"}  # the latter
 
 
 class AwsSecrets:
-    """Secrets named `{prefix}/accounts/{account}/{kind}/{id}`, with the tag `AccountId`."""
+    """Secrets named `{prefix}/accounts/{account}/{kind}/{id}`, with the tag `AccountId`.
 
-    def __init__(self, clients: Clients, *, prefix: str = "skiway") -> None:
-        self._clients = clients
+    `client_of` returns the client of Secrets Manager for an account.
+    """
+
+    def __init__(self, client_of: Callable[[str], Any], *, prefix: str = "skiway") -> None:
+        self._client_of = client_of
         self._prefix = prefix.strip("/")
 
     def put(self, account_id: str, kind: str, resource_id: str, data: bytes) -> None:
@@ -134,7 +119,7 @@ class AwsSecrets:
         name = self._name(account_id, kind, resource_id)
         check_size(name, data)
         with _explained(name):
-            client = self._clients.client(account_id)
+            client = self._client_of(account_id)
             tags = [{"Key": ACCOUNT_TAG, "Value": account_id}]
             try:
                 client.create_secret(Name=name, SecretBinary=data, Tags=tags)
@@ -146,21 +131,21 @@ class AwsSecrets:
         """See `SecretsStore`. A secret that was created as text is returned in UTF-8."""
         name = self._name(account_id, kind, resource_id)
         with _explained(name, absent=DELETED):
-            found = self._clients.client(account_id).get_secret_value(SecretId=name)
-        return bytes(found["SecretBinary"]) if "SecretBinary" in found else str(found["SecretString"]).encode()
+            secret = self._client_of(account_id).get_secret_value(SecretId=name)
+        return bytes(secret["SecretBinary"]) if "SecretBinary" in secret else str(secret["SecretString"]).encode()
 
     def update(self, account_id: str, kind: str, resource_id: str, data: bytes) -> None:
         """See `SecretsStore`."""
         name = self._name(account_id, kind, resource_id)
         check_size(name, data)
         with _explained(name, absent=DELETED):
-            self._clients.client(account_id).put_secret_value(SecretId=name, SecretBinary=data)
+            self._client_of(account_id).put_secret_value(SecretId=name, SecretBinary=data)
 
     def delete(self, account_id: str, kind: str, resource_id: str) -> None:
         """See `SecretsStore`. Deletes at once, without the recovery window of AWS."""
         name = self._name(account_id, kind, resource_id)
         with _explained(name):
-            client: Any = self._clients.client(account_id)
+            client: Any = self._client_of(account_id)
             try:
                 client.delete_secret(SecretId=name, ForceDeleteWithoutRecovery=True)
             except client.exceptions.ResourceNotFoundException:
@@ -206,6 +191,8 @@ def open_aws(url: str, *, options: Mapping[str, str], clock: Clock) -> AwsSecret
     given = parameters_of(parsed.query, options, known={"region", "endpoint", "role_arn", *AWS_CREDENTIALS})
     credentials = {name: value for name, value in given.items() if name in AWS_CREDENTIALS}
     access = AwsAccess(region=given.get("region"), endpoint=given.get("endpoint"), credentials=credentials)
-    role = given.get("role_arn")
-    clients = AssumedRole(access, role, clock=clock) if role else OneClient(access)
-    return AwsSecrets(clients, prefix=f"{parsed.netloc}{unquote(parsed.path)}" or "skiway")
+    prefix = f"{parsed.netloc}{unquote(parsed.path)}" or "skiway"
+    if role := given.get("role_arn"):
+        return AwsSecrets(AssumedRole(access, role, clock=clock).client, prefix=prefix)
+    client = access.client("secretsmanager")  # all accounts share it
+    return AwsSecrets(lambda _: client, prefix=prefix)

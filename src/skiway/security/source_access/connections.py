@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from skiway.config.source_access import AddressRule
 from skiway.errors import InvalidArgument, PermissionDenied, SkiwayError
-from skiway.security.source_access.policy import SourceAccess
+from skiway.security.source_access.access import SourceAccess
 
 if TYPE_CHECKING:
     from requests import Session
@@ -169,8 +169,8 @@ class AirportAddress:
 
     def checked(self, access: SourceAccess) -> AirportAddress:
         """The same catalog at an IP address of the host, if `access` permits it."""
-        found = access.checked_addresses(self.scheme, self.host, self.port)[0]
-        return AirportAddress(self.scheme, str(found), self.port, self.catalog)
+        address = access.checked_addresses(self.scheme, self.host, self.port)[0]
+        return AirportAddress(self.scheme, str(address), self.port, self.catalog)
 
 
 def airport_address(uri: str) -> AirportAddress:
@@ -276,7 +276,7 @@ def _as_origin(head: bytes, target: str) -> bytes:
     first, *headers = head.split(b"\r\n")
     method, _, version = first.partition(b" ")[0], "", first.rpartition(b" ")[2]
     dropped = (b"connection:", b"proxy-connection:", b"proxy-authorization:", b"keep-alive:", b"upgrade:")
-    kept = [each for each in headers if not each.lower().startswith(dropped)]
+    kept = [header for header in headers if not header.lower().startswith(dropped)]
     return b"\r\n".join([b" ".join([method, path.encode("latin-1"), version]), *kept, b"connection: close", b"", b""])
 
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from skiway.errors import InvalidArgument
-from skiway.security.source_access.locations import Location, location
-from skiway.security.source_access.policy import SourceAccess
+from skiway.security.source_access.access import Location, SourceAccess, location
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -153,9 +152,9 @@ def _without_ambient(given: Mapping[str, str], access: SourceAccess) -> dict[str
     if "sslcert" in given and "sslkey" not in given:
         access.check_ambient("sslcert without sslkey")
     methods = list(filter(None, given.get("require_auth", "").split(",")))
-    if any(each.strip() in _TICKETS for each in methods):
+    if any(method.strip() in _TICKETS for method in methods):
         access.check_ambient(f"require_auth={given['require_auth']}")
-    if all(each.startswith("!") for each in methods):  # the others are permitted
+    if all(method.startswith("!") for method in methods):  # the others are permitted
         methods += [f"!{each}" for each in _TICKETS if f"!{each}" not in methods]
     return {
         "passfile": given.get("passfile", os.devnull),

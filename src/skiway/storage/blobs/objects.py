@@ -19,7 +19,7 @@ from skiway.errors import InvalidArgument, Unavailable
 from skiway.foundation.causes import cause_of
 from skiway.foundation.clock import Clock, utc_now
 from skiway.foundation.files import sync_paths
-from skiway.storage.blobs.store import REFRESH_AFTER_S, BlobHead, BlobStore
+from skiway.storage.blobs.store import BlobHead, BlobStore
 from skiway.storage.calls import BLOB_FORMAT_VERSION, OnCall, check_version
 
 FORMAT_PATH = "skiway-format"
@@ -30,18 +30,15 @@ class ObjectBlobStore(BlobStore):
     """Stores each blob as an object whose path is the blob's address."""
 
     def __init__(
-        self,
-        objects: ObjectStore,
-        *,
-        name: str,
-        clock: Clock = utc_now,
-        on_call: OnCall | None = None,
-        refresh_after_s: float = REFRESH_AFTER_S,
+        self, objects: ObjectStore, *, name: str, clock: Clock = utc_now, on_call: OnCall | None = None
     ) -> None:
-        super().__init__(clock=clock, on_call=on_call, refresh_after_s=refresh_after_s)
+        super().__init__(clock=clock, on_call=on_call)
         self._objects = objects
         self._name = name
-        self._ensure_format()
+        self._create(FORMAT_PATH, str(BLOB_FORMAT_VERSION).encode())
+        found = self._read(FORMAT_PATH)
+        text = "" if found is None else found[0].decode(errors="replace")
+        check_version(text, self._name, newest=BLOB_FORMAT_VERSION)
 
     def _create(self, uri: str, data: bytes) -> bool:
         with self._translated():
@@ -83,12 +80,6 @@ class ObjectBlobStore(BlobStore):
             for chunk in obstore.list(self._objects, folder or None, offset=after or None, chunk_size=1000):
                 yield from map(_blob_head, chunk)
 
-    def _ensure_format(self) -> None:
-        self._create(FORMAT_PATH, str(BLOB_FORMAT_VERSION).encode())
-        found = self._read(FORMAT_PATH)
-        text = "" if found is None else found[0].decode(errors="replace")
-        check_version(text, self._name, newest=BLOB_FORMAT_VERSION)
-
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """Run a block in which errors of obstore become Unavailable."""
@@ -107,22 +98,14 @@ class ObjectBlobStore(BlobStore):
 class DirectoryBlobStore(ObjectBlobStore):
     """Stores blobs as files in a directory; they are synced to disk when `put` returns, or a block of `synced_together` ends."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        clock: Clock = utc_now,
-        on_call: OnCall | None = None,
-        refresh_after_s: float = REFRESH_AFTER_S,
-    ) -> None:
+    def __init__(self, path: Path, *, clock: Clock = utc_now, on_call: OnCall | None = None) -> None:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Unavailable(f"directory {path} cannot be created: {error}", key="store.disk") from error
         self._path = path.resolve()
         self._synced: set[str] = set()  # directories that are known to survive a power failure
-        objects = LocalStore(self._path)
-        super().__init__(objects, name=str(path), clock=clock, on_call=on_call, refresh_after_s=refresh_after_s)
+        super().__init__(LocalStore(self._path), name=str(path), clock=clock, on_call=on_call)
 
     def _read(self, uri: str) -> tuple[bytes, datetime] | None:
         # A third of the time that obstore takes, which reads files on threads of its own. Listings read thousands.

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Self
+from typing import Final, Self
 
 from skiway.errors import Internal, InvalidArgument, NotFound
 from skiway.foundation.clock import Clock, utc_now
 from skiway.storage.calls import OnCall, Page, check_page_size, first_page, open_token, reported, seal_token
 
-REFRESH_AFTER_S = 10.0
+REFRESH_AFTER: Final = timedelta(seconds=10)
 
 SEGMENT = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._~%=-]{1,200}"
 FOLDER = re.compile(rf"(?:{SEGMENT}(?:/{SEGMENT})*)?")
@@ -39,19 +39,16 @@ class BlobHead:
 class BlobStore(ABC):
     """A blob store. Safe to use from many threads. A backend implements the abstract methods."""
 
-    def __init__(
-        self, *, clock: Clock = utc_now, on_call: OnCall | None = None, refresh_after_s: float = REFRESH_AFTER_S
-    ) -> None:
+    def __init__(self, *, clock: Clock = utc_now, on_call: OnCall | None = None) -> None:
         self._clock = clock
         self._on_call = on_call
-        self._refresh_after = timedelta(seconds=refresh_after_s)
 
     # --- public methods -----------------------------------------------------------------------------------------------
 
     def put(self, data: bytes, *, folder: str = "", suffix: str = "", sha256_hex: str | None = None) -> str:
         """Store `data` and return its address. If `sha256_hex` is given, the data must have this digest.
 
-        If the blob exists, it is written again only if it is corrupt or older than `refresh_after_s`. This resets its
+        If the blob exists, it is written again only if it is corrupt or older than `REFRESH_AFTER`. This resets its
         age, so that garbage collection, which spares young blobs, does not delete it before a pointer refers to it.
         """
         uri = blob_uri(data, folder=folder, suffix=suffix)
@@ -131,7 +128,7 @@ class BlobStore(ABC):
         stored = self._read(uri)
         if stored is None or sha256(stored[0]).hexdigest() != blob_digest(uri):
             return False
-        return self._clock() - stored[1] < self._refresh_after
+        return self._clock() - stored[1] < REFRESH_AFTER
 
     # --- implemented by backends --------------------------------------------------------------------------------------
 

@@ -171,7 +171,9 @@ class DynamoPointerStore(PointerStore):
         return _to_pointer(answer["Item"]) if "Item" in answer else None
 
     def _apply(self, batch: Sequence[Operation]) -> None:
-        size = sum(len(each.key.encode()) + len(getattr(each, "blob_uri", "").encode()) for each in batch)
+        size = sum(
+            len(operation.key.encode()) + len(getattr(operation, "blob_uri", "").encode()) for operation in batch
+        )
         if size > MAX_TRANSACTION_BYTES:
             raise LimitExceeded(
                 f"a batch of {size} bytes exceeds DynamoDB's limit of {MAX_TRANSACTION_BYTES}; use shorter keys and "

@@ -25,9 +25,8 @@ class MemoryPointerStore(PointerStore):
         self._keys: list[str] = []
         self._changes = 0
         self._recorded = StoreFormat(FORMAT_VERSION)
-        self._expiries: list[
-            tuple[datetime, str]
-        ] = []  # a heap; entries of pointers that have changed since are skipped
+        # A heap. Entries of pointers that have changed since are skipped.
+        self._expiries: list[tuple[datetime, str]] = []
 
     def state(self) -> Hashable:
         """The number of changes so far."""
@@ -55,7 +54,8 @@ class MemoryPointerStore(PointerStore):
 
     def _count(self, prefix: str, *, now: datetime) -> int:
         with self._lock:
-            start, end = bisect_left(self._keys, prefix), _end(self._keys, prefix)
+            start = bisect_left(self._keys, prefix)
+            end = bisect_right(self._keys, prefix, key=lambda key: key[: len(prefix)])
             # Subtract the expired pointers that have not been purged yet; they are few.
             due = {key for expires_at, key in self._expiries if expires_at <= now and key.startswith(prefix)}
             return end - start - sum(key in self._pointers and self._pointers[key].expired(now) for key in due)
@@ -111,11 +111,6 @@ class MemoryPointerStore(PointerStore):
         self._changes += 1
         del self._pointers[key]
         del self._keys[bisect_left(self._keys, key)]
-
-
-def _end(keys: list[str], prefix: str) -> int:
-    """The index after the last key that begins with `prefix`."""
-    return bisect_right(keys, prefix, key=lambda key: key[: len(prefix)])
 
 
 def open_pointers(

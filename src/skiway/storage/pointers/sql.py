@@ -157,7 +157,7 @@ def identity(key: str) -> dict[str, bytes]:
 def identities(keys: Iterable[str]) -> dict[str, list[bytes]]:
     """The parameters of `several` for some keys."""
     parts = [KeyParts.of(key.encode()) for key in keys]
-    return {"heads": [each.head for each in parts], "tail_digests": list({each.tail_digest for each in parts})}
+    return {"heads": [part.head for part in parts], "tail_digests": list({part.tail_digest for part in parts})}
 
 
 def to_row(put: Put) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Frequent reads and writes use SQLite's own driver, because SQLAlchemy takes many times longer than SQLite does. SQLAlchemy
 does the rest. The statements of both are SQLAlchemy's; for the driver, each is compiled to text once. Results are kept until
-somebody changes what they contain.
+what they contain changes.
 """
 
 from __future__ import annotations
@@ -80,13 +80,19 @@ class DriverReads:
         compiled = self._compiled.get(statement)
         if compiled is None:
             compiled = self._compiled[statement] = Compiled(statement, self._dialect)
-        connection = self._acquire()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
         try:
             rows = connection.execute(compiled.text, compiled.bound(parameters)).fetchall()
         except BaseException:
             connection.close()
             raise
-        self._release(connection)
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
         return rows
 
     def close(self) -> None:
@@ -95,21 +101,9 @@ class DriverReads:
         while self._idle:
             self._idle.pop().close()
 
-    def _acquire(self) -> sqlite3.Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._connect()
-
-    def _release(self, connection: sqlite3.Connection) -> None:
-        if self._closed:
-            connection.close()
-        else:
-            self._idle.append(connection)
-
 
 class UnchangedReads:
-    """Keeps the results of reads for as long as nobody changes what they contain.
+    """Keeps the results of reads for as long as what they contain does not change.
 
     SQLite counts the commits of all other connections, in this process and in others, and this connection never writes. To
     ask for the count takes a third of the time of the shortest query, and less than a tenth of a pointer's way through all
@@ -133,7 +127,7 @@ class UnchangedReads:
         if found is MISSING:
             found = read()
             if len(kept) < MAX_KEPT and keep(found):
-                kept[key] = found  # of this count: if the database has changed since, nobody looks there any more
+                kept[key] = found  # of this count: if the database has changed since, it is not read any more
         result: T = found
         return result
 
@@ -186,7 +180,7 @@ class UnchangedReads:
 
 
 class DriverWrites:
-    """Runs transactions one after another, on a connection that nobody else uses."""
+    """Runs transactions one after another, on a connection of their own."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], unchanged: UnchangedReads) -> None:
         self._connect, self._unchanged = connect, unchanged
@@ -379,7 +373,11 @@ class SqlitePointerStore(SqlPointerStore):
 
 def _changes(batch: Sequence[Operation]) -> dict[str, Pointer | None]:
     """The pointers that a batch sets, by key, and None for those that it deletes."""
-    return {each.key: outcome(each) if isinstance(each, Put) else None for each in batch if not isinstance(each, Check)}
+    return {
+        operation.key: outcome(operation) if isinstance(operation, Put) else None
+        for operation in batch
+        if not isinstance(operation, Check)
+    }
 
 
 @contextmanager

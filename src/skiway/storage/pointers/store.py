@@ -190,10 +190,11 @@ class PointerStore(ABC):
             yield from (pointer for pointer in self._snapshot() if not pointer.expired(now))
 
     def load(self, pointers: Iterable[Pointer]) -> None:
-        """Write the pointers of a backup, with their versions, into an empty store that nobody else uses."""
+        """Write the pointers of a backup, with their versions, into an empty store without other users."""
         with self._reported("load"):
             self._load(
-                Put(each.key, each.blob_uri, expect=each.version - 1, expires_at=each.expires_at) for each in pointers
+                Put(pointer.key, pointer.blob_uri, expect=pointer.version - 1, expires_at=pointer.expires_at)
+                for pointer in pointers
             )
 
     def format(self) -> StoreFormat:

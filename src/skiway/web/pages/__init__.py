@@ -7,10 +7,12 @@ editor       SQL that runs on the server
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, TypeAlias
 
 from starlette.responses import Response
 
+from skiway.foundation.resources import PLAIN
 from skiway.web.pages import editor, operations, overview, tables
 from skiway.web.visits import Page, Redirect, Visit
 
@@ -43,6 +45,7 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "audit"): operations.audit,
     ("GET", "access"): operations.access,
     ("GET", "policies"): operations.policies,
+    **{("GET", resource.plural): partial(operations.plain, resource=resource) for resource in PLAIN},
     ("GET", "sql"): editor.editor,
     ("GET", "results"): editor.download,
 }

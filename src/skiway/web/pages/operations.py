@@ -13,6 +13,7 @@ import yaml
 
 from skiway.client.metastore import Connector, Job, Pipeline, PlannedTable, Query
 from skiway.errors import InvalidArgument, SkiwayError
+from skiway.foundation.resources import Resource
 from skiway.presentation.tables import picked
 from skiway.web.pages.overview import events_data
 from skiway.web.rendering import path_to
@@ -253,3 +254,10 @@ def access(visit: Visit) -> Page:
 def policies(visit: Visit) -> Page:
     """All policies of the account."""
     return Page("policies.html", "Policies", {"policies": list(map(asdict, visit.lake.policies()))})
+
+
+def plain(visit: Visit, *, resource: Resource) -> Page:
+    """All resources of a kind without code of its own."""
+    rows = [picked(record, *resource.columns, "damage") for record in getattr(visit.lake, resource.plural)()]
+    data = {"kind": resource.name, "plural": resource.plural, "columns": resource.columns, "rows": rows}
+    return Page("plain.html", resource.plural.title(), data)

@@ -22,8 +22,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from skiway.errors import NotFound
-from skiway.formats.iceberg.changes.snapshots import MAIN, NewSnapshot
-from skiway.formats.iceberg.metadata import not_in_future, updated
+from skiway.formats.iceberg import lib
+from skiway.formats.iceberg.metadata import MAIN, not_in_future, updated
 from skiway.formats.iceberg.types import with_fresh_ids
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.foundation.clock import Clock
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.sorting import SortOrder
     from pyiceberg.table.update import TableRequirement, TableUpdate
+
+    from skiway.formats.iceberg.changes.snapshots import NewSnapshot
 
 # PyIceberg's models accept the names of fields, but are typed with their JSON aliases.
 
@@ -50,7 +52,7 @@ class Change:
 
     def moves_from(self, folder: str) -> bool:
         """Whether the updates give the table another location than `folder`."""
-        given = [each.location for each in self.updates if each.action == "set-location"]
+        given = [update.location for update in self.updates if update.action == "set-location"]
         return bool(given) and location(given[-1]) != location(folder)
 
 
@@ -71,6 +73,11 @@ def checked(producer: Producer, check: Callable[[TableMetadata], None]) -> Produ
         return producer(metadata, files, clock)
 
     return produce
+
+
+def of_metadata(change: Callable[[TableMetadata], Change]) -> Producer:
+    """The producer of a change that depends on the metadata only, and writes no files."""
+    return lambda metadata, _files, _clock: change(metadata)
 
 
 def append(added: Sequence[DataFile], *, properties: Mapping[str, str] | None = None) -> Producer:
@@ -101,12 +108,11 @@ def overwrite(
     of the data files was removed, or its rows were deleted with delete files, since then. If `alone`, it fails after any
     other commit.
     """
-    from skiway.formats.iceberg.manifest_files import referenced_file
 
     def produce(snapshot: NewSnapshot) -> Operation:
         if alone:
             snapshot.check_current(based_on)
-        changed = {*removed, *(str(referenced_file(each)) for each in deletes)}
+        changed = {*removed, *(str(lib.manifest_files.referenced_file(delete)) for delete in deletes)}
         snapshot.check_deletes(changed, based_on=based_on)
         snapshot.remove(removed, deletes=deletes)
         if deletes:
@@ -141,25 +147,17 @@ def tidy(
     min_manifests: int,
     properties: Mapping[str, str] | None = None,
 ) -> Producer:
-    """Remove delete files that delete nothing any more, and merge small manifests if there are at least so many.
+    """Remove delete files that delete nothing any more, and merge small manifests if there are at least `min_manifests` of them.
 
     `unused_deletes` finds the delete files. Without either, nothing is committed. The rows stay the same.
     """
 
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
-        snapshot = NewSnapshot(metadata, files, clock=clock)
-        try:
-            snapshot.remove_deletes(unused_deletes(metadata, files))
-            snapshot.merge(min_count=min_manifests)
-            if not snapshot.is_changed:
-                return Change((), ())
-            updates = snapshot.finish("replace", properties or {})
-        except BaseException:
-            files.remove(snapshot.written)
-            raise
-        return Change(snapshot.requirements, updates, tuple(snapshot.written))
+    def produce(snapshot: NewSnapshot) -> Operation | None:
+        snapshot.remove_deletes(unused_deletes(snapshot.metadata, snapshot.files))
+        snapshot.merge(min_count=min_manifests)
+        return "replace" if snapshot.is_changed else None
 
-    return produce
+    return _producer(produce, properties)
 
 
 def rollback(snapshot_id: int) -> Producer:
@@ -170,10 +168,7 @@ def rollback(snapshot_id: int) -> Producer:
 def set_ref(name: str, snapshot_id: int, *, kind: Literal["branch", "tag"] = "branch") -> Producer:
     """Point a branch or tag to a snapshot; `main` is the current one."""
 
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:  # noqa: ARG001
-        from pyiceberg.table.refs import SnapshotRefType
-        from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
-
+    def produce(metadata: TableMetadata) -> Change:
         if metadata.snapshot_by_id(snapshot_id) is None:
             raise NotFound(
                 f"the table has no snapshot {snapshot_id}; it may have expired, list its snapshots",
@@ -181,22 +176,26 @@ def set_ref(name: str, snapshot_id: int, *, kind: Literal["branch", "tag"] = "br
                 snapshot=str(snapshot_id),
             )
         before = metadata.refs.get(name)
-        unchanged = AssertRefSnapshotId(ref=name, snapshot_id=before.snapshot_id if before else None)
-        update = SetSnapshotRefUpdate(ref_name=name, type=SnapshotRefType(kind), snapshot_id=snapshot_id)
+        unchanged = lib.update.AssertRefSnapshotId(ref=name, snapshot_id=before.snapshot_id if before else None)
+        update = lib.update.SetSnapshotRefUpdate(
+            ref_name=name, type=lib.refs.SnapshotRefType(kind), snapshot_id=snapshot_id
+        )
         return Change((unchanged,), (update,))
 
-    return produce
+    return of_metadata(produce)
 
 
-def _producer(produce: Callable[[NewSnapshot], Operation], properties: Mapping[str, str] | None) -> Producer:
+def _producer(produce: Callable[[NewSnapshot], Operation | None], properties: Mapping[str, str] | None) -> Producer:
+    """The producer of a snapshot; nothing is committed if `produce` returns no operation."""
+
     def producer(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
-        snapshot = NewSnapshot(metadata, files, clock=clock)
-        try:
+        from skiway.formats.iceberg.changes.snapshots import NewSnapshot
+
+        with NewSnapshot(metadata, files, clock=clock) as snapshot:
             operation = produce(snapshot)
+            if operation is None:
+                return Change((), ())
             updates = snapshot.finish(operation, properties or {})
-        except BaseException:
-            files.remove(snapshot.written)
-            raise
         return Change(snapshot.requirements, updates, tuple(snapshot.written))
 
     return producer
@@ -204,11 +203,7 @@ def _producer(produce: Callable[[NewSnapshot], Operation], properties: Mapping[s
 
 def replacing(schema: Schema, *, properties: Mapping[str, str] | None = None) -> Producer:
     """Replace a table by an empty one with this schema. This never conflicts."""
-
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
-        return Replacement.of(metadata, schema, properties=properties).commit()(metadata, files, clock)
-
-    return produce
+    return lambda metadata, *more: Replacement.of(metadata, schema, properties=properties).commit()(metadata, *more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +225,10 @@ class Replacement:
         properties: Mapping[str, str] | None = None,
     ) -> Replacement:
         """Plan the replacement of `base`; of its properties, only those in `properties` remain."""
-        from pyiceberg.table.update import AssertLastAssignedFieldId, AssertTableUUID
-
         updates = tuple(_updates(base, schema, spec, order, properties or {}))
         unchanged = (
-            AssertTableUUID(uuid=base.table_uuid),
-            AssertLastAssignedFieldId(last_assigned_field_id=base.last_column_id),
+            lib.update.AssertTableUUID(uuid=base.table_uuid),
+            lib.update.AssertLastAssignedFieldId(last_assigned_field_id=base.last_column_id),
         )
         return cls(updated(base, unchanged, updates), unchanged, updates)
 
@@ -247,14 +240,8 @@ class Replacement:
 
         def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:
             after = updated(metadata, self.requirements, self.updates)
-            snapshot = NewSnapshot(after, files, clock=clock)
-            try:
-                snapshot.add(added)
-                head = snapshot.finish("append", properties or {})
-            except BaseException:
-                files.remove(snapshot.written)
-                raise
-            return Change(self.requirements, (*self.updates, *head), tuple(snapshot.written))
+            rows = append(added, properties=properties)(after, files, clock)
+            return Change(self.requirements, (*self.updates, *rows.updates), rows.written)
 
         return produce
 
@@ -266,36 +253,22 @@ def _updates(
     order: SortOrder | None,
     properties: Mapping[str, str],
 ) -> Sequence[Any]:
-    from pyiceberg.partitioning import PartitionField, PartitionSpec
-    from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, assign_fresh_sort_order_ids
-    from pyiceberg.table.update import (
-        AddPartitionSpecUpdate,
-        AddSchemaUpdate,
-        AddSortOrderUpdate,
-        RemovePropertiesUpdate,
-        RemoveSnapshotRefUpdate,
-        SetCurrentSchemaUpdate,
-        SetDefaultSortOrderUpdate,
-        SetDefaultSpecUpdate,
-        SetPropertiesUpdate,
-    )
-
     columns, parts = count(base.last_column_id + 1), count((base.last_partition_id or 999) + 1)
     fresh = with_fresh_ids(schema, columns.__next__)
     number = {each: fresh.find_field(schema.find_column_name(each) or each).field_id for each in schema.field_ids}
     fields = [
-        PartitionField(number[each.source_id], next(parts), each.transform, each.name)
+        lib.partitioning.PartitionField(number[each.source_id], next(parts), each.transform, each.name)
         for each in (spec.fields if spec else ())
     ]
-    sorted_by = assign_fresh_sort_order_ids(order or UNSORTED_SORT_ORDER, schema, fresh)
+    sorted_by = lib.sorting.assign_fresh_sort_order_ids(order or lib.sorting.UNSORTED_SORT_ORDER, schema, fresh)
     return [
-        RemoveSnapshotRefUpdate(ref_name=MAIN),
-        AddSchemaUpdate(schema=fresh),
-        SetCurrentSchemaUpdate(schema_id=-1),
-        AddPartitionSpecUpdate(spec=PartitionSpec(*fields)),
-        SetDefaultSpecUpdate(spec_id=-1),
-        AddSortOrderUpdate(sort_order=sorted_by),
-        SetDefaultSortOrderUpdate(sort_order_id=-1),
-        RemovePropertiesUpdate(removals=[key for key in base.properties if key not in properties]),
-        SetPropertiesUpdate(updates=dict(properties)),
+        lib.update.RemoveSnapshotRefUpdate(ref_name=MAIN),
+        lib.update.AddSchemaUpdate(schema=fresh),
+        lib.update.SetCurrentSchemaUpdate(schema_id=-1),
+        lib.update.AddPartitionSpecUpdate(spec=lib.partitioning.PartitionSpec(*fields)),
+        lib.update.SetDefaultSpecUpdate(spec_id=-1),
+        lib.update.AddSortOrderUpdate(sort_order=sorted_by),
+        lib.update.SetDefaultSortOrderUpdate(sort_order_id=-1),
+        lib.update.RemovePropertiesUpdate(removals=[key for key in base.properties if key not in properties]),
+        lib.update.SetPropertiesUpdate(updates=dict(properties)),
     ]

@@ -22,12 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound
-from skiway.formats.iceberg.changes.commits import Change, Producer
+from skiway.formats.iceberg import lib
+from skiway.formats.iceberg.changes.commits import Change, Producer, of_metadata
 from skiway.formats.iceberg.metadata import updated
 from skiway.formats.iceberg.types import iceberg_type
-from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.schemas import list_items
-from skiway.foundation.clock import Clock
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
@@ -51,11 +50,9 @@ def partition_spec(schema: Schema, parts: Sequence[str] | str) -> PartitionSpec:
 
     A text has commas between the parts.
     """
-    from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
-
     fields = []
     parts = list_items(parts) if isinstance(parts, str) else parts
-    for number, part in enumerate(parts, PARTITION_FIELD_ID_START):
+    for number, part in enumerate(parts, lib.partitioning.PARTITION_FIELD_ID_START):
         named, transform = _parsed(part)
         column = _column(schema, named, what=f"partition {part!r}")
         source = schema.find_field(column)
@@ -66,24 +63,22 @@ def partition_spec(schema: Schema, parts: Sequence[str] | str) -> PartitionSpec:
                 column=column,
             )
         name = column if str(transform) == "identity" else f"{column}_{re.sub(r'[^a-z0-9]+', '_', str(transform))}"
-        fields.append(PartitionField(source.field_id, number, transform, name.rstrip("_")))
-    return PartitionSpec(*fields)
+        fields.append(lib.partitioning.PartitionField(source.field_id, number, transform, name.rstrip("_")))
+    return lib.partitioning.PartitionSpec(*fields)
 
 
 def _parsed(part: str) -> tuple[str, Any]:
-    from pyiceberg.exceptions import ValidationError
-    from pyiceberg.transforms import UnknownTransform, VoidTransform, parse_transform
-
     found = _TRANSFORM.fullmatch(part.strip())
     if found is None:
-        return part.strip(), parse_transform("identity")
+        return part.strip(), lib.transforms.parse_transform("identity")
     width = found["width"] or found["first"]
     name = found["name"].lower() + (f"[{width}]" if width else "")
     try:
-        transform = parse_transform(name)
-    except (ValueError, ValidationError):
-        transform = UnknownTransform(name)
-    if isinstance(transform, UnknownTransform | VoidTransform) or (width is not None and int(width) < 1):
+        transform = lib.transforms.parse_transform(name)
+    except (ValueError, lib.exceptions.ValidationError):
+        transform = lib.transforms.UnknownTransform(name)
+    unusable = (lib.transforms.UnknownTransform, lib.transforms.VoidTransform)
+    if isinstance(transform, unusable) or (width is not None and int(width) < 1):
         raise InvalidArgument(
             f"partition {part!r} has an unknown transform; use a column, or year(c), month(c), day(c), hour(c), "
             "bucket(N, c) or truncate(N, c) of one",
@@ -115,54 +110,43 @@ def partition_by(text: str) -> Producer:
     Existing files stay as they are.
     """
 
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:  # noqa: ARG001
-        from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
-        from pyiceberg.table.update import (
-            AddPartitionSpecUpdate,
-            AssertDefaultSpecId,
-            AssertLastAssignedPartitionId,
-            SetDefaultSpecUpdate,
-        )
-
+    def produce(metadata: TableMetadata) -> Change:
         fields = []
         old = {(each.source_id, str(each.transform)): each for spec in metadata.partition_specs for each in spec.fields}
-        unused = count((metadata.last_partition_id or PARTITION_FIELD_ID_START - 1) + 1)
-        for each in partition_spec(metadata.schema(), text).fields:
-            known = old.get(
-                (each.source_id, str(each.transform))
-            )  # it keeps its id, so that engines can compare values
-            number, name = (next(unused), each.name) if known is None else (known.field_id, known.name)
-            fields.append(PartitionField(each.source_id, number, each.transform, name))
+        unused = count((metadata.last_partition_id or lib.partitioning.PARTITION_FIELD_ID_START - 1) + 1)
+        for field in partition_spec(metadata.schema(), text).fields:
+            # A known field keeps its id, so that engines can compare values.
+            known = old.get((field.source_id, str(field.transform)))
+            number, name = (next(unused), field.name) if known is None else (known.field_id, known.name)
+            fields.append(lib.partitioning.PartitionField(field.source_id, number, field.transform, name))
         if len({each.name for each in fields}) < len(fields):
             raise InvalidArgument(f"partitions {text!r} name a column twice", key="partition.invalid")
         unchanged = (
-            AssertDefaultSpecId(default_spec_id=metadata.default_spec_id),
-            AssertLastAssignedPartitionId(last_assigned_partition_id=metadata.last_partition_id),
+            lib.update.AssertDefaultSpecId(default_spec_id=metadata.default_spec_id),
+            lib.update.AssertLastAssignedPartitionId(last_assigned_partition_id=metadata.last_partition_id),
         )
-        updates = (AddPartitionSpecUpdate(spec=PartitionSpec(*fields)), SetDefaultSpecUpdate(spec_id=-1))
+        updates = (
+            lib.update.AddPartitionSpecUpdate(spec=lib.partitioning.PartitionSpec(*fields)),
+            lib.update.SetDefaultSpecUpdate(spec_id=-1),
+        )
         return Change(unchanged, updates)
 
-    return produce
+    return of_metadata(produce)
 
 
 def sort_by(text: str) -> Producer:
     """Sort rows that are written from now on, by a list such as `ts DESC, id`; not at all if it is empty."""
 
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:  # noqa: ARG001
-        from pyiceberg.table.update import AddSortOrderUpdate, AssertDefaultSortOrderId, SetDefaultSortOrderUpdate
+    def produce(metadata: TableMetadata) -> Change:
+        unchanged = lib.update.AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
+        added = lib.update.AddSortOrderUpdate(sort_order=sort_order(metadata.schema(), text))
+        return Change((unchanged,), (added, lib.update.SetDefaultSortOrderUpdate(sort_order_id=-1)))
 
-        unchanged = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
-        added = AddSortOrderUpdate(sort_order=sort_order(metadata.schema(), text))
-        return Change((unchanged,), (added, SetDefaultSortOrderUpdate(sort_order_id=-1)))
-
-    return produce
+    return of_metadata(produce)
 
 
 def sort_order(schema: Schema, text: str) -> SortOrder:
     """The sort order that a list such as `ts DESC, id` describes."""
-    from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
-    from pyiceberg.transforms import IdentityTransform
-
     fields = []
     for item in list_items(text):
         found = _SORT_KEY.fullmatch(item.strip())
@@ -174,24 +158,23 @@ def sort_order(schema: Schema, text: str) -> SortOrder:
                 key="sort.invalid",
                 column=source.name,
             )
-        direction = SortDirection((found["direction"] or "asc").lower())
-        first = (found["nulls"] or ("first" if direction == SortDirection.ASC else "last")).lower() == "first"
-        nulls = NullOrder.NULLS_FIRST if first else NullOrder.NULLS_LAST
-        fields.append(SortField(source.field_id, IdentityTransform(), direction, nulls))
-    return SortOrder(*fields)
+        direction = lib.sorting.SortDirection((found["direction"] or "asc").lower())
+        usual = "first" if direction == lib.sorting.SortDirection.ASC else "last"
+        first = (found["nulls"] or usual).lower() == "first"
+        nulls = lib.sorting.NullOrder.NULLS_FIRST if first else lib.sorting.NullOrder.NULLS_LAST
+        fields.append(lib.sorting.SortField(source.field_id, lib.transforms.IdentityTransform(), direction, nulls))
+    return lib.sorting.SortOrder(*fields)
 
 
 def split_by_partition(rows: pa.Table, spec: PartitionSpec, schema: Schema) -> Iterator[tuple[Record, pa.Table]]:
     """Yield the rows of each partition, in their original order."""
-    from pyiceberg.typedef import Record
-
     names = [f"{place}" for place in range(len(spec.fields))]
     values = pa.table(dict(zip(names, (_values(rows, field, schema) for field in spec.fields), strict=True)))
     numbered = values.append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
     groups = numbered.group_by(names, use_threads=False).aggregate([(_ROW, "list")])
     for key, places in zip(groups.select(names).to_pylist(), groups[f"{_ROW}_list"], strict=True):
         whole = len(places) == rows.num_rows
-        yield Record(*key.values()), rows if whole else rows.take(places.values)
+        yield lib.typedef.Record(*key.values()), rows if whole else rows.take(places.values)
 
 
 def _values(rows: pa.Table, field: Any, schema: Schema) -> pa.ChunkedArray:
@@ -280,41 +263,32 @@ ColumnChange: TypeAlias = AddColumn | DropColumn | RenameColumn | MoveColumn | W
 
 def evolve(changes: Sequence[ColumnChange]) -> Producer:
     """A producer that applies the changes in order. After a lost race, it applies them to the new schema."""
-
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:  # noqa: ARG001
-        return evolved(metadata, changes)
-
-    return produce
+    return of_metadata(lambda metadata: evolved(metadata, changes))
 
 
 def evolved(metadata: TableMetadata, changes: Sequence[ColumnChange]) -> Change:
     """The requirements and updates of the changes; empty if they change nothing."""
-    from pyiceberg.table.update import (
-        AddSchemaUpdate,
-        AssertCurrentSchemaId,
-        AssertLastAssignedFieldId,
-        SetCurrentSchemaUpdate,
-        SetPropertiesUpdate,
-    )
-
     after = metadata
     for change in changes:
         _check(change, after)
         after = updated(after, (), _step(change, after))
     if after.schema() == metadata.schema():
         return Change((), ())
-    updates: list[Any] = [AddSchemaUpdate(schema=after.schema()), SetCurrentSchemaUpdate(schema_id=-1)]
+    updates: list[Any] = [
+        lib.update.AddSchemaUpdate(schema=after.schema()),
+        lib.update.SetCurrentSchemaUpdate(schema_id=-1),
+    ]
     if after.properties != metadata.properties:
-        updates.append(SetPropertiesUpdate(updates=after.properties))  # the name mapping for files without field ids
+        # The name mapping for files without field ids.
+        updates.append(lib.update.SetPropertiesUpdate(updates=after.properties))
     unchanged = (
-        AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
-        AssertLastAssignedFieldId(last_assigned_field_id=metadata.last_column_id),
+        lib.update.AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+        lib.update.AssertLastAssignedFieldId(last_assigned_field_id=metadata.last_column_id),
     )
     return Change(unchanged, tuple(updates))
 
 
 def _step(change: ColumnChange, metadata: TableMetadata) -> tuple[TableUpdate, ...]:
-    from pyiceberg.exceptions import ValidationError
     from pyiceberg.table.update.schema import UpdateSchema
 
     # PyIceberg's builder only uses the metadata of its transaction.
@@ -322,7 +296,7 @@ def _step(change: ColumnChange, metadata: TableMetadata) -> tuple[TableUpdate, .
     try:
         _apply(change, update, metadata.format_version)
         return update._commit()[0]
-    except (ValueError, TypeError, ValidationError) as error:
+    except (ValueError, TypeError, lib.exceptions.ValidationError) as error:
         path, reason = _dotted(change.path), str(error).partition("\n")[0]
         raise InvalidArgument(
             f"column {path!r} cannot be changed: {reason}", key="column.change", column=path

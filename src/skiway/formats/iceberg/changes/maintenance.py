@@ -6,7 +6,7 @@ are deleted are rewritten without these rows. With an order, all files of a part
 
 A group is rewritten as a stream: the rows of one file after another, without the deleted ones, go into new files of the
 current schema and partition spec. Rows of version 3 keep their lineage. Nothing is visible until the group is committed with
-`commits.overwrite(..., operation="replace")`, which fails if others have changed the files meanwhile.
+`commits.overwrite(..., operation="replace")`, which fails if others have changed the files since.
 
 As in Iceberg, each branch keeps its latest snapshots: at least a number of them, and all that are younger than an age. A branch
 or tag may set its own limits, and expires as a whole if it has a maximum age; `main` never does. Snapshots that no ref
@@ -23,16 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.errors import InvalidArgument
-from skiway.formats.iceberg.changes.commits import Change, Producer
+from skiway.formats.iceberg import lib
+from skiway.formats.iceberg.changes.commits import Change, Producer, of_metadata
 from skiway.formats.iceberg.changes.evolution import sort_order
-from skiway.formats.iceberg.changes.snapshots import MAIN
+from skiway.formats.iceberg.metadata import MAIN
 from skiway.formats.iceberg.table import IcebergTable, Lineage
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.iceberg.writing.data_files import DataFileWriter, sort_keys, target_file_bytes
 from skiway.formats.readers.scanning import ROW_POSITION
 from skiway.formats.row_order import RowOrder, SortedBy, ZOrdered, in_order
-from skiway.formats.source import Content, Snapshot, TableName, data_files
-from skiway.foundation.clock import Clock
+from skiway.formats.source import Content, Snapshot, TableName, data_files, file_values
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -137,8 +137,8 @@ class FileGroup:
 
 def _deletes_by_path(files: pa.Table) -> dict[str, tuple[int | None, int]]:
     """How many rows of each data file are deleted, if that is known, and with how many delete files."""
-    columns = (files[name].to_pylist() for name in ("path", "deleted_rows", "deletes"))
-    return {path: (rows, len(deletes or ())) for path, rows, deletes in zip(*columns, strict=True)}
+    found = file_values(files, "path", "deleted_rows", "deletes")
+    return {path: (rows, len(deletes or ())) for path, rows, deletes in found}
 
 
 def file_groups(table: IcebergTable, snapshot: Snapshot, rules: CompactionRules) -> list[FileGroup]:
@@ -169,15 +169,11 @@ def _deleted_shares(files: pa.Table, data: pa.Table) -> list[float]:
     """The share of deleted rows of each data file; 1 if it is not known, because rows are deleted by equality."""
     by_position = {
         ordinal: rows if content == Content.POSITION_DELETES else None
-        for ordinal, content, rows in zip(
-            *(files[name].to_pylist() for name in ("ordinal", "content", "row_count")), strict=True
-        )
+        for ordinal, content, rows in file_values(files, "ordinal", "content", "row_count")
         if content != Content.DATA
     }
     shares = []
-    for rows, known, deletes in zip(
-        *(data[name].to_pylist() for name in ("row_count", "deleted_rows", "deletes")), strict=True
-    ):
+    for rows, known, deletes in file_values(data, "row_count", "deleted_rows", "deletes"):
         counts = [by_position.get(each) for each in deletes or ()] if known is None else [known]
         numbers = [each for each in counts if each is not None]
         shares.append(1.0 if len(numbers) < len(counts) else min(1.0, sum(numbers) / rows) if rows else 0.0)
@@ -192,7 +188,7 @@ def _packed(places: Sequence[int], sizes: Sequence[int], rules: CompactionRules)
     """The files in groups of at most the maximum size, in their order, so that neighbours stay together."""
     group: list[int] = []
     for place in places:
-        if group and sum(sizes[each] for each in group) + sizes[place] > rules.group_bytes:
+        if group and sum(sizes[index] for index in group) + sizes[place] > rules.group_bytes:
             yield group
             group = []
         group.append(place)
@@ -267,8 +263,8 @@ def unused_deletes(metadata: TableMetadata, files: TableFiles) -> set[tuple[str,
     applied = pc.list_flatten(data_files(found)["deletes"]).unique()
     deletes = found.filter(pc.not_equal(found["content"], Content.DATA))
     unused = deletes.filter(pc.invert(pc.is_in(deletes["ordinal"], value_set=applied)))
-    places = (unused[name].to_pylist() for name in ("path", "blob_offset", "blob_size"))
-    return {(path, None if offset is None else (offset, size)) for path, offset, size in zip(*places, strict=True)}
+    places = file_values(unused, "path", "blob_offset", "blob_size")
+    return {(path, None if offset is None else (offset, size)) for path, offset, size in places}
 
 
 # PyIceberg's models accept the names of fields, but are typed with their JSON aliases.
@@ -306,8 +302,8 @@ class Expiry:
 
 
 def expirable(metadata: TableMetadata, rules: ExpiryRules, *, now_ms: int, in_use: Mapping[int, str]) -> Expiry:
-    """What expires now. `in_use` are snapshots that somebody reads, with the reasons to keep them."""
-    by_id = {each.snapshot_id: each for each in metadata.snapshots}
+    """What expires now. `in_use` are snapshots that are read, with the reasons to keep them."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     refs = [name for name, ref in metadata.refs.items() if _is_over(name, ref, by_id, now_ms)]
     kept: dict[int, str] = {}
     for name, ref in metadata.refs.items():
@@ -317,7 +313,8 @@ def expirable(metadata: TableMetadata, rules: ExpiryRules, *, now_ms: int, in_us
     for number, reason in in_use.items():
         if number in by_id:
             kept.setdefault(number, reason)
-    reachable = set(_reachable(metadata, by_id, refs))
+    heads = [ref.snapshot_id for name, ref in metadata.refs.items() if name not in refs]
+    reachable = {each.snapshot_id for head in heads for each in _ancestors(head, by_id)}
     for number, each in by_id.items():
         if number not in reachable and now_ms - each.timestamp_ms < rules.max_age_ms:
             kept.setdefault(number, "younger than the maximum age")
@@ -327,24 +324,17 @@ def expirable(metadata: TableMetadata, rules: ExpiryRules, *, now_ms: int, in_us
 
 def expire(choose: Callable[[TableMetadata], Expiry]) -> Producer:
     """Remove the refs and snapshots that `choose` returns for the current state of the table; nothing if there are none."""
-
-    def produce(metadata: TableMetadata, files: TableFiles, clock: Clock) -> Change:  # noqa: ARG001
-        chosen = choose(metadata)
-        return Change((), tuple(_updates(metadata, chosen)))
-
-    return produce
+    return of_metadata(lambda metadata: Change((), tuple(_updates(metadata, choose(metadata)))))
 
 
 def _updates(metadata: TableMetadata, chosen: Expiry) -> Iterator[TableUpdate]:
-    from pyiceberg.table.update import RemovePartitionStatisticsUpdate, RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate
-
     for name in chosen.refs:
-        yield RemoveSnapshotRefUpdate(ref_name=name)
-    for each in metadata.partition_statistics:
-        if each.snapshot_id in chosen.snapshots:
-            yield RemovePartitionStatisticsUpdate(snapshot_id=each.snapshot_id)
+        yield lib.update.RemoveSnapshotRefUpdate(ref_name=name)
+    for statistics in metadata.partition_statistics:
+        if statistics.snapshot_id in chosen.snapshots:
+            yield lib.update.RemovePartitionStatisticsUpdate(snapshot_id=statistics.snapshot_id)
     if chosen.snapshots:  # their other statistics are removed with them
-        yield RemoveSnapshotsUpdate(snapshot_ids=list(chosen.snapshots))
+        yield lib.update.RemoveSnapshotsUpdate(snapshot_ids=list(chosen.snapshots))
 
 
 def _is_over(name: str, ref: SnapshotRef, by_id: Mapping[int, IcebergSnapshot], now_ms: int) -> bool:
@@ -371,12 +361,6 @@ def _kept_by(
             yield each.snapshot_id, f"one of the last {at_least} of branch {name}"
         elif now_ms - each.timestamp_ms < max_age_ms:
             yield each.snapshot_id, "younger than the maximum age"
-
-
-def _reachable(metadata: TableMetadata, by_id: Mapping[int, IcebergSnapshot], expired: list[str]) -> Iterator[int]:
-    for name, ref in metadata.refs.items():
-        if name not in expired:
-            yield from (each.snapshot_id for each in _ancestors(ref.snapshot_id, by_id))
 
 
 def _ancestors(number: int | None, by_id: Mapping[int, IcebergSnapshot]) -> Iterator[IcebergSnapshot]:

@@ -1,5 +1,6 @@
 # mypy: disable-error-code="no-any-return,call-arg"
-"""Snapshots: the history of a table, and new ones with their manifests, manifest list and summary.
+# PyIceberg's models accept the names of fields, but are typed with their JSON aliases.
+"""New snapshots with their manifests, manifest list and summary. Loads PyIceberg: import it where it is used.
 
 A summary has the files and rows that the snapshot adds and removes, and the totals after it.
 """
@@ -7,24 +8,45 @@ A summary has the files and rows that the snapshot adds and removes, and the tot
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from copy import copy
 from datetime import datetime
 from itertools import count as counting
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import (
+    Operation,
+    Snapshot,
+    SnapshotSummaryCollector,
+    Summary,
+    update_snapshot_summaries,
+)
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
 
 from skiway.errors import PreconditionFailed
-from skiway.formats.iceberg.metadata import commit_failed, metadata_folder
+from skiway.formats.iceberg.manifest_files import (
+    entries,
+    has_live_files,
+    manifests,
+    referenced_file,
+    schema_of,
+    set_partition,
+    vector_place,
+    write_list,
+    write_manifest,
+)
+from skiway.formats.iceberg.metadata import MAIN, commit_failed, metadata_folder
+from skiway.formats.iceberg.metadata_files import WritingIO
 from skiway.formats.iceberg.warehouse import TableFiles
-
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
-    from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot, Summary
-    from pyiceberg.table.update import TableRequirement, TableUpdate
-
-# PyIceberg's models accept the names of fields, but are typed with their JSON aliases.
-
 
 _SIZE: Final = 5  # the place of `file_size_in_bytes` in a DataFile
 
@@ -39,10 +61,6 @@ def snapshot_summary(
     properties: Mapping[str, str],
 ) -> Summary:
     """The summary of a snapshot on top of `parent` that adds and removes these data and delete files."""
-    from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
-
-    from skiway.formats.iceberg.manifest_files import schema_of
-
     collected = SnapshotSummaryCollector()
     specs = metadata.specs()
     for files, count in ((added, collected.add_file), (removed, collected.remove_file)):
@@ -62,8 +80,6 @@ def snapshot_summary(
 
 def _measured(file: DataFile) -> DataFile:
     """The file with the size that counts: deletion vectors share a file, so each counts with its own size."""
-    from skiway.formats.iceberg.manifest_files import vector_place
-
     place = vector_place(file)
     if place is None:
         return file
@@ -75,8 +91,6 @@ def _measured(file: DataFile) -> DataFile:
 
 def _count_vectors(found: dict[str, str], files: Sequence[DataFile], kind: str) -> None:
     """Count deletion vectors apart from position delete files; PyIceberg does not distinguish them."""
-    from skiway.formats.iceberg.manifest_files import vector_place
-
     vectors = sum(vector_place(file) is not None for file in files)
     if not vectors:
         return
@@ -87,29 +101,11 @@ def _count_vectors(found: dict[str, str], files: Sequence[DataFile], kind: str) 
         found[name] = str(others)
 
 
-# PyIceberg's models accept the names of fields, but are typed with their JSON aliases.
-
-
-MAIN: Final = "main"
-
-
-def history(metadata: TableMetadata) -> Iterator[Snapshot]:
-    """The current snapshot and those before it, as far as they exist."""
-    by_id = {each.snapshot_id: each for each in metadata.snapshots}
-    current = metadata.current_snapshot()
-    number = None if current is None else current.snapshot_id
-    while number is not None and (found := by_id.pop(number, None)) is not None:
-        yield found
-        number = found.parent_snapshot_id
-
-
-def summary_properties(snapshot: Snapshot) -> dict[str, str]:
-    """The properties in the summary of a snapshot."""
-    return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
-
-
 class NewSnapshot:
-    """A new snapshot on top of a branch, with a random id by default. `written` lists the files that it has written."""
+    """A new snapshot on top of the current one, with a random id by default. `written` lists the files that it has written.
+
+    As a context manager, it deletes them if the block fails.
+    """
 
     def __init__(
         self,
@@ -117,25 +113,30 @@ class NewSnapshot:
         files: TableFiles,
         *,
         clock: Callable[[], datetime],
-        branch: str = MAIN,
         snapshot_id: int | None = None,
         ids: Callable[[], object] = uuid.uuid4,
     ) -> None:
-        from skiway.formats.iceberg.manifest_files import has_live_files, manifests
-        from skiway.formats.iceberg.metadata_files import WritingIO
-
-        self.metadata, self.branch = metadata, branch
-        self.parent = metadata.snapshot_by_name(branch)
+        self.metadata, self.files = metadata, files
+        self.parent = metadata.snapshot_by_name(MAIN)
         self.id = metadata.new_snapshot_id() if snapshot_id is None else snapshot_id
         self.written: list[str] = []
-        self._files, self._io = files, WritingIO(files)
-        self.inherited: list[ManifestFile] = [each for each in manifests(self.parent, self._io) if has_live_files(each)]
+        self._io = WritingIO(files)
+        self.inherited: list[ManifestFile] = [
+            manifest for manifest in manifests(self.parent, self._io) if has_live_files(manifest)
+        ]
         self._new_manifests: list[ManifestFile] = []
         self._added: list[DataFile] = []
         self._removed: list[DataFile] = []
         self._folder, self._name, self._numbers = metadata_folder(metadata), ids(), counting()
         # Later than all snapshots before, so that time travel always finds exactly one.
         self._moment_ms = max(int(clock().timestamp() * 1000), metadata.last_updated_ms + 1)
+
+    def __enter__(self) -> NewSnapshot:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.files.remove(self.written)
 
     def add(self, files: Sequence[DataFile], *, is_foreign: bool = False) -> None:
         """Add data files, which are `is_foreign` if they belong to another table.
@@ -150,13 +151,13 @@ class NewSnapshot:
         self._added += files
         for spec_id in sorted({file.spec_id for file in files}):
             self._new_manifests.insert(
-                0, self._manifest(spec_id, added=[each for each in files if each.spec_id == spec_id])
+                0, self._manifest(spec_id, added=[file for file in files if file.spec_id == spec_id])
             )
 
     def _check_present(self, files: Sequence[DataFile]) -> None:
         """Check that garbage collection has not deleted files of a very long statement as orphans."""
         for file in files:
-            if self._files.find(file.file_path) is None:
+            if self.files.find(file.file_path) is None:
                 raise PreconditionFailed(
                     f"file {file.file_path!r}, written by this statement, was deleted before the commit, so nothing was "
                     "committed; retry the statement, and set gc.warehouse.min_age_ms to more than its duration",
@@ -169,10 +170,6 @@ class NewSnapshot:
 
         Delete files that these changes supersede are removed. Raises Conflict if one of the data files does not exist.
         """
-        from pyiceberg.manifest import ManifestContent
-
-        from skiway.formats.iceberg.manifest_files import entries, referenced_file, set_partition
-
         removed = set(paths)
         changed: dict[str, list[DataFile]] = {}
         for each in deletes:
@@ -196,16 +193,12 @@ class NewSnapshot:
         self._add_deletes(deletes)
 
     def _add_deletes(self, deletes: Sequence[DataFile]) -> None:
-        from pyiceberg.manifest import ManifestContent
-
-        from skiway.formats.iceberg.manifest_files import vector_place
-
-        if self.metadata.format_version >= 3 and any(vector_place(each) is None for each in deletes):
+        if self.metadata.format_version >= 3 and any(vector_place(delete) is None for delete in deletes):
             raise commit_failed("it was upgraded to version 3, which has other delete files")
         self._check_present(deletes)
         self._added += deletes
-        for spec_id in sorted({each.spec_id for each in deletes}):
-            some = [each for each in deletes if each.spec_id == spec_id]
+        for spec_id in sorted({delete.spec_id for delete in deletes}):
+            some = [delete for delete in deletes if delete.spec_id == spec_id]
             self._new_manifests.append(self._manifest(spec_id, added=some, content=ManifestContent.DELETES))
 
     def check_current(self, snapshot_id: int | None) -> None:
@@ -220,14 +213,10 @@ class NewSnapshot:
 
         If the snapshot has expired, raise if they have any.
         """
-        from pyiceberg.manifest import ManifestContent
-
-        from skiway.formats.iceberg.manifest_files import has_live_files, manifests
-
         if based_on is not None and based_on == self._parent_id:
             return
         base = None if based_on is None else self.metadata.snapshot_by_id(based_on)
-        then = [each for each in manifests(base, self._io) if has_live_files(each)]
+        then = [manifest for manifest in manifests(base, self._io) if has_live_files(manifest)]
         old = {each.manifest_path: each for each in then if each.content == ManifestContent.DELETES}
         new = {each.manifest_path: each for each in self._inherited(ManifestContent.DELETES)}
         # Manifests never change, so only those that one of the two snapshots does not have can make a difference.
@@ -240,28 +229,20 @@ class NewSnapshot:
 
     def _deletes_of(self, paths: Set[str], listed: Iterable[ManifestFile]) -> set[tuple[str, object]]:
         """The delete files in these manifests that may apply to one of the data files."""
-        from skiway.formats.iceberg.manifest_files import entries, referenced_file, vector_place
-
         files = [entry.data_file for manifest in listed for entry in entries(manifest, self._io)]
         named = [(file, referenced_file(file)) for file in files]
         return {(file.file_path, vector_place(file)) for file, path in named if path is None or path in paths}
 
     def _inherited(self, content: ManifestContent) -> list[ManifestFile]:
-        return [each for each in self.inherited if each.content == content]
+        return [manifest for manifest in self.inherited if manifest.content == content]
 
     def remove_all(self) -> None:
         """Remove all files."""
-        from skiway.formats.iceberg.manifest_files import entries
-
         for manifest in list(self.inherited):
             self._replace(manifest, entries(manifest, self._io), lambda _: True)
 
     def remove_deletes(self, places: Collection[tuple[str, object]]) -> None:
         """Remove delete files, named by their paths and, for deletion vectors, their places in the file."""
-        from pyiceberg.manifest import ManifestContent
-
-        from skiway.formats.iceberg.manifest_files import entries, vector_place
-
         named = frozenset(places)
         for manifest in self._inherited(ManifestContent.DELETES):
             found = entries(manifest, self._io)
@@ -280,7 +261,7 @@ class NewSnapshot:
         if min_count is None:
             min_count = int(options.get("commit.manifest.min-count-to-merge", "100"))
         size = int(options.get("commit.manifest.target-size-bytes", str(8 << 20)))
-        for spec_id, content in {(each.partition_spec_id, each.content) for each in self.inherited}:
+        for spec_id, content in {(manifest.partition_spec_id, manifest.content) for manifest in self.inherited}:
             small = [
                 each
                 for each in self._inherited(content)
@@ -291,12 +272,6 @@ class NewSnapshot:
 
     def finish(self, operation: str, properties: Mapping[str, str]) -> tuple[TableUpdate, ...]:
         """Write the manifest list and return the updates that make the snapshot the head of its branch."""
-        from pyiceberg.table.refs import SnapshotRefType
-        from pyiceberg.table.snapshots import Snapshot
-        from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
-
-        from skiway.formats.iceberg.manifest_files import write_list
-
         location = self._location(f"snap-{self.id}-0-{self._name}.avro")
         rows = write_list(
             self.metadata,
@@ -325,15 +300,13 @@ class NewSnapshot:
             first_row_id=(getattr(self.metadata, "next_row_id", None) or 0) if numbered else None,
             added_rows=rows if numbered else None,
         )
-        head = SetSnapshotRefUpdate(ref_name=self.branch, type=SnapshotRefType.BRANCH, snapshot_id=self.id)
+        head = SetSnapshotRefUpdate(ref_name=MAIN, type=SnapshotRefType.BRANCH, snapshot_id=self.id)
         return AddSnapshotUpdate(snapshot=snapshot), head
 
     @property
     def requirements(self) -> tuple[TableRequirement, ...]:
         """The requirement that the head of the branch is the parent of this snapshot."""
-        from pyiceberg.table.update import AssertRefSnapshotId
-
-        return (AssertRefSnapshotId(ref=self.branch, snapshot_id=self._parent_id),)
+        return (AssertRefSnapshotId(ref=MAIN, snapshot_id=self._parent_id),)
 
     @property
     def _parent_id(self) -> int | None:
@@ -354,8 +327,6 @@ class NewSnapshot:
             self._removed += (entry.data_file for entry in removed)
 
     def _merge(self, small: Sequence[ManifestFile], size: int, *, spec_id: int, content: ManifestContent) -> None:
-        from skiway.formats.iceberg.manifest_files import entries
-
         groups: list[list[ManifestFile]] = [[]]
         for each in small:
             if groups[-1] and sum(one.manifest_length for one in groups[-1]) + each.manifest_length > size:
@@ -365,11 +336,9 @@ class NewSnapshot:
             if len(group) > 1:
                 existing = [entry for manifest in group for entry in entries(manifest, self._io)]
                 self._new_manifests.append(self._manifest(spec_id, existing=existing, content=content))
-                self.inherited = [each for each in self.inherited if each not in group]
+                self.inherited = [manifest for manifest in self.inherited if manifest not in group]
 
     def _manifest(self, spec_id: int, **listed: Any) -> ManifestFile:
-        from skiway.formats.iceberg.manifest_files import write_manifest
-
         location = self._location(f"{self._name}-m{next(self._numbers)}.avro")
         return write_manifest(self.metadata, spec_id, self._io, location=location, snapshot_id=self.id, **listed)
 

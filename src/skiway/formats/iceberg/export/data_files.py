@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -24,10 +24,12 @@ import pyarrow.compute as pc
 from skiway.airport.conversion import is_list, plain_type
 from skiway.errors import Unsupported
 from skiway.formats.extension_types import coordinate_system
+from skiway.formats.iceberg import lib
+from skiway.formats.iceberg.types import iceberg_primitive
 from skiway.formats.iceberg.warehouse import uri_of
 from skiway.formats.readers.parquet import FileShape
-from skiway.formats.schemas import Leaf, field_id, leaves, schema_json
-from skiway.formats.source import TableHandle
+from skiway.formats.schemas import Leaf, field_id, leaves, schema_json, type_name
+from skiway.formats.source import TableHandle, file_values
 from skiway.security.source_access import location
 
 if TYPE_CHECKING:
@@ -85,12 +87,10 @@ def _type_refused(column: str, of: str) -> Unsupported:
 
 def iceberg_schema(arrow: pa.Schema) -> Schema:
     """The schema in which clients read the table, with the field ids of `arrow`."""
-    from pyiceberg.schema import Schema
-
     check_types(arrow)
     optional = pa.schema([_optional(field) for field in arrow])
     try:
-        made = Schema.model_validate_json(schema_json(optional))
+        made = lib.schema.Schema.model_validate_json(schema_json(optional))
         ids = list(made.field_ids)  # raises if names are ambiguous
     except ValueError as error:
         raise refused(f"its column names are ambiguous for Iceberg clients: {error}") from error
@@ -244,27 +244,23 @@ def entries_of(
 
     `files` are rows of the file table, and `sources` has the ids of their partition columns by the field of `partition`.
     """
-    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-    from pyiceberg.typedef import Record
-
-    paths, etags = files["path"].to_pylist(), files["etag"].to_pylist()
     constant = [field.name for field in schema if field_id(field) in sources.values()]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        shapes = list(
-            threads.map(lambda file: handle.file_shape(file[0], etag=file[1]), zip(paths, etags, strict=True))
-        )
+        read = threads.map(lambda file: handle.file_shape(file[0], etag=file[1]), file_values(files, "path", "etag"))
+        shapes = list(read)
     partition = files["partition"].combine_chunks()
     values = [_manifest_values(partition.field(name)) for name in sources]
     facts = _statistics(files, shapes, [leaf for leaf in leaves(schema) if leaf.id not in sources.values()])
     made = []
-    for place, (path, shape, size) in enumerate(zip(paths, shapes, files["size_bytes"].to_pylist(), strict=True)):
+    for place, (path, size) in enumerate(file_values(files, "path", "size_bytes")):
+        shape = shapes[place]
         check_shape(shape, schema, constant, path)
-        entry = DataFile.from_args(
+        entry = lib.manifest.DataFile.from_args(
             _table_format_version=3,
-            content=DataFileContent.DATA,
+            content=lib.manifest.DataFileContent.DATA,
             file_path=path_of(path),
-            file_format=FileFormat.PARQUET,
-            partition=Record(*(column[place] for column in values)),
+            file_format=lib.manifest.FileFormat.PARQUET,
+            partition=lib.typedef.Record(*(column[place] for column in values)),
             record_count=shape.rows,
             file_size_in_bytes=size,
             column_sizes=None,
@@ -289,12 +285,14 @@ def _manifest_values(column: pa.Array) -> list[Any]:
 
 def _statistics(files: pa.Table, shapes: Sequence[FileShape], columns: Sequence[Leaf]) -> list[dict[str, Any]]:
     """Counts and bounds of the columns in each file, by field id."""
+    from pyiceberg.conversions import to_bytes
+
     names = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
     found: list[dict[str, Any]] = [{name: {} for name in names} for _ in shapes]
     stats = files["stats"].combine_chunks()
     for leaf in columns:
         part = stats.field(str(leaf.id))
-        encode = _encoder(leaf.type)
+        encode = partial(to_bytes, iceberg_primitive(type_name(leaf.type, leaf.path[-1])))
         nulls = part.field("null_count").to_pylist()
         usable = _usable_bounds(part, leaf.type)
         low, high = (_encoded(part.field(name), encode, usable) for name in ("min", "max"))
@@ -315,35 +313,12 @@ def _usable_bounds(part: pa.StructArray, of: pa.DataType) -> list[bool]:
     return pc.fill_null(part.field("exact"), False).to_pylist()
 
 
-_Encoder = Callable[[Any], bytes]
-
-
-def _encoder(of: pa.DataType) -> _Encoder:
-    """Iceberg's single-value serialization of values as `_encoded` extracts them."""
-    if pa.types.is_boolean(of):
-        return lambda value: b"\1" if value else b"\0"
-    if pa.types.is_decimal(of):
-        return lambda value: _decimal(value, of.scale)
-    if of == pa.string():
-        return str.encode
-    if of == pa.binary():
-        return bytes
-    width = 4 if (pa.types.is_integer(of) and of.bit_width <= 32) or pa.types.is_date32(of) else 8
-    return lambda value: value.to_bytes(width, "little", signed=True)
-
-
-def _decimal(value: Decimal, scale: int) -> bytes:
-    number = int(value.scaleb(scale))
-    return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
-
-
-def _encoded(bounds: pa.Array, encode: _Encoder, usable: Sequence[bool]) -> list[bytes | None]:
+def _encoded(bounds: pa.Array, encode: Callable[[Any], bytes], usable: Sequence[bool]) -> list[bytes | None]:
+    """The bounds in Iceberg's single-value serialization; None for those that are not usable, or too long."""
     values = _manifest_values(bounds)
     return [
-        None if value is None or not use or _is_long(value) else encode(value)
+        None
+        if not use or value is None or (isinstance(value, str | bytes) and len(value) > _MAX_TEXT)
+        else encode(value)
         for value, use in zip(values, usable, strict=True)
     ]
-
-
-def _is_long(value: Any) -> bool:
-    return isinstance(value, str | bytes) and len(value) > _MAX_TEXT

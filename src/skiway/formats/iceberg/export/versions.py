@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -18,7 +19,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from skiway.errors import NotFound, Unsupported
-from skiway.formats.iceberg.changes.snapshots import MAIN, NewSnapshot
+from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.export.data_files import (
     NAME_MAPPING,
     check_deletes,
@@ -29,12 +30,12 @@ from skiway.formats.iceberg.export.data_files import (
     path_of,
     refused,
 )
-from skiway.formats.iceberg.metadata import updated
+from skiway.formats.iceberg.metadata import MAIN, updated
 from skiway.formats.iceberg.types import arrow_schema
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.opening import OpenedTable
 from skiway.formats.schemas import field_id
-from skiway.formats.source import PartitionSpec, Snapshot, TableHandle, data_files
+from skiway.formats.source import PartitionSpec, Snapshot, TableHandle, data_files, file_values
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -85,7 +86,7 @@ class _State:
     @property
     def keys(self) -> list[tuple[str, str | None]]:
         """The files, with what changes if their content does."""
-        return list(zip(self.files["path"].to_pylist(), self.files["etag"].to_pylist(), strict=True))
+        return [(path, etag) for path, etag in file_values(self.files, "path", "etag")]
 
     @property
     def partitioned_by(self) -> list[int]:
@@ -107,7 +108,10 @@ def exported_metadata(
     any more, are left out. Raises Unsupported if the last one is among them.
     """
     known, made = _continued(versions, previous)
-    before = _state_or_none(table, versions[known - 1]) if known else None
+    before: _State | None = None
+    if known:
+        with suppress(Unsupported, NotFound):
+            before = _State.of(table, versions[known - 1])
     if before is None:
         known, made = 0, None
     for version in versions[known:]:
@@ -124,11 +128,9 @@ def exported_metadata(
 
 def replacing(made: TableMetadata, previous: TableMetadata, location: str) -> TableMetadata:
     """The metadata with that at `location`, which it replaces, in its log: those who still read it need its files."""
-    from pyiceberg.table.snapshots import MetadataLogEntry
-
     if previous.last_updated_ms > made.last_updated_ms:  # the table was created again
         return made.model_copy(update={"metadata_log": []})
-    entry = MetadataLogEntry(metadata_file=location, timestamp_ms=previous.last_updated_ms)
+    entry = lib.snapshots.MetadataLogEntry(metadata_file=location, timestamp_ms=previous.last_updated_ms)
     return made.model_copy(update={"metadata_log": [entry]})
 
 
@@ -145,13 +147,6 @@ def _continued(versions: Sequence[Snapshot], previous: TableMetadata | None) -> 
     return known, previous
 
 
-def _state_or_none(table: OpenedTable, version: Snapshot) -> _State | None:
-    try:
-        return _State.of(table, version)
-    except (Unsupported, NotFound):
-        return None
-
-
 def _followed(
     made: TableMetadata | None,
     before: _State | None,
@@ -163,6 +158,8 @@ def _followed(
     table_uuid: UUID,
 ) -> TableMetadata:
     """The metadata with a snapshot of one more version."""
+    from skiway.formats.iceberg.changes.snapshots import NewSnapshot
+
     same_columns = before is not None and before.schema.equals(state.schema, check_metadata=True)
     same_layout = before is not None and before.partitioned_by == state.partitioned_by
     if made is None:
@@ -209,8 +206,6 @@ def _check_remaining(state: _State, remaining: set[tuple[str, str | None]]) -> N
 
 
 def _new_metadata(state: _State, version: Snapshot, *, location: str, table_uuid: UUID) -> TableMetadata:
-    from pyiceberg.table.metadata import TableMetadataUtil
-
     schema = iceberg_schema(state.schema)
     spec = _spec(state, {})
     document = {
@@ -230,40 +225,32 @@ def _new_metadata(state: _State, version: Snapshot, *, location: str, table_uuid
         "properties": {},
         "snapshots": [],
     }
-    return TableMetadataUtil.parse_obj(document)
+    return lib.metadata.TableMetadataUtil.parse_obj(document)
 
 
 def _spec(state: _State, known: Mapping[int, Any]) -> list[dict[str, Any]]:
     """The partition fields. A column has the same field in all specs; `known` are those so far, by column."""
-    unused = max((each.field_id for each in known.values()), default=_FIRST_PARTITION_ID - 1) + 1
+    unused = max((field.field_id for field in known.values()), default=_FIRST_PARTITION_ID - 1) + 1
     fields = []
-    for each in state.spec.fields:
-        old = known.get(each.source_id)
+    for field in state.spec.fields:
+        old = known.get(field.source_id)
         # Names of partition fields are names of Avro fields, where not all characters are valid.
-        name = each.name if _PLAIN_NAME.fullmatch(each.name) else f"partition_{each.source_id}"
+        name = field.name if _PLAIN_NAME.fullmatch(field.name) else f"partition_{field.source_id}"
         number = unused if old is None else old.field_id
         unused += old is None
-        fields.append({"source-id": each.source_id, "field-id": number, "transform": "identity", "name": name})
+        fields.append({"source-id": field.source_id, "field-id": number, "transform": "identity", "name": name})
     return fields
 
 
 def _with_columns(made: TableMetadata, state: _State) -> TableMetadata:
     """The metadata with the columns and the partitioning of another version."""
-    from pyiceberg.partitioning import PartitionSpec as IcebergSpec
-    from pyiceberg.table.update import (
-        AddPartitionSpecUpdate,
-        AddSchemaUpdate,
-        SetCurrentSchemaUpdate,
-        SetDefaultSpecUpdate,
-    )
-
     known = {field.source_id: field for spec in made.partition_specs for field in spec.fields}
-    spec = IcebergSpec.model_validate({"spec-id": 0, "fields": _spec(state, known)})
+    spec = lib.partitioning.PartitionSpec.model_validate({"spec-id": 0, "fields": _spec(state, known)})
     updates = (
-        AddSchemaUpdate(schema_=iceberg_schema(state.schema)),
-        SetCurrentSchemaUpdate(schema_id=-1),
-        AddPartitionSpecUpdate(spec=spec),
-        SetDefaultSpecUpdate(spec_id=-1),
+        lib.update.AddSchemaUpdate(schema_=iceberg_schema(state.schema)),
+        lib.update.SetCurrentSchemaUpdate(schema_id=-1),
+        lib.update.AddPartitionSpecUpdate(spec=spec),
+        lib.update.SetDefaultSpecUpdate(spec_id=-1),
     )
     # The time of metadata is that of its last snapshot, and not that of this change.
     return updated(made, (), updates).model_copy(update={"last_updated_ms": made.last_updated_ms})
@@ -282,7 +269,7 @@ def _finished(made: TableMetadata, handle: TableHandle, versions: Sequence[Snaps
     return made.model_copy(
         update={
             "properties": properties,
-            "snapshots": [each for each in made.snapshots if each.snapshot_id in kept],
-            "snapshot_log": [each for each in made.snapshot_log if each.snapshot_id in kept],
+            "snapshots": [snapshot for snapshot in made.snapshots if snapshot.snapshot_id in kept],
+            "snapshot_log": [entry for entry in made.snapshot_log if entry.snapshot_id in kept],
         }
     )

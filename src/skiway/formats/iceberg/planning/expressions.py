@@ -147,7 +147,7 @@ class _Parser:
                 raise _invalid("values must be a list")
             if name is None:
                 return self._unknown()
-            given_values = [_value(each) for each in listed]
+            given_values = [_value(value) for value in listed]
             if len(given_values) > MAX_VALUES:
                 return self._range(kind, name, given_values)
             return _SETS[kind](name, given_values)
@@ -168,7 +168,7 @@ class _Parser:
             of = self._schema.find_type(name, case_sensitive=self._case_sensitive)
         except ValueError as error:
             raise _invalid(str(error)[:200]) from None
-        if kind != "in" or self._negations or {type(each) for each in values} != {_RANGES.get(type(of))}:
+        if kind != "in" or self._negations or {type(value) for value in values} != {_RANGES.get(type(of))}:
             return self._unknown()
         return _iceberg.And(_iceberg.GreaterThanOrEqual(name, min(values)), _iceberg.LessThanOrEqual(name, max(values)))
 

@@ -94,8 +94,11 @@ def to_iceberg(filter: Filter, schema: Schema | None = None) -> BooleanExpressio
 
     def condition(node: Node) -> BooleanExpression:
         expression = _condition(node)
-        if schema is not None:
-            _check(expression, schema)
+        try:
+            if schema is not None:
+                bind(schema, expression, case_sensitive=True)
+        except (TypeError, ValueError, OverflowError):
+            raise Inexpressible from None
         return expression
 
     return translate(filter, condition, all_of=_every, any_of=_some, limit=_MAX_CONDITIONS) or _iceberg.AlwaysTrue()
@@ -107,13 +110,6 @@ def _every(conditions: Sequence[BooleanExpression]) -> BooleanExpression:
 
 def _some(conditions: Sequence[BooleanExpression]) -> BooleanExpression:
     return conditions[0] if len(conditions) == 1 else _iceberg.Or(*conditions)
-
-
-def _check(expression: BooleanExpression, schema: Schema) -> None:
-    try:
-        bind(schema, expression, case_sensitive=True)
-    except (TypeError, ValueError, OverflowError):
-        raise Inexpressible from None
 
 
 def _condition(node: Node) -> BooleanExpression:

@@ -44,7 +44,7 @@ def appended_files(table: IcebergTable, start: int, end: int, condition: Filter 
 
     Other changes in between are left out, as in Iceberg's incremental scans of appends.
     """
-    by_id = {each.id: each for each in table.snapshots()}
+    by_id = {snapshot.id: snapshot for snapshot in table.snapshots()}
     found: list[pa.Table] = []
     current = by_id.get(end)
     if current is None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from skiway.airport.conversion import plain_array
 from skiway.errors import ConstraintViolation, InvalidArgument
+from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.changes.evolution import split_by_partition
 from skiway.formats.iceberg.table import with_lineage
 from skiway.formats.iceberg.types import arrow_schema, write_defaults
@@ -186,7 +187,8 @@ class DataFileWriter:
         if not rows.num_rows:
             return
         self.row_count += rows.num_rows
-        for key, some in self._split(rows):
+        whole = iter([(lib.typedef.Record(), rows)])
+        for key, some in split_by_partition(rows, self._spec, self._schema) if self._spec.fields else whole:
             part = self._part(key)
             part.buffered.append(some)
             part.buffered_bytes += some.nbytes
@@ -226,11 +228,6 @@ class DataFileWriter:
         if kind is not None:
             self.abort()
 
-    def _split(self, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
-        from pyiceberg.typedef import Record
-
-        return split_by_partition(rows, self._spec, self._schema) if self._spec.fields else iter([(Record(), rows)])
-
     def _part(self, partition: Record) -> _Partition:
         key = repr([partition[place] for place in range(len(partition))])  # as text, because NaN != NaN
         part = self._parts.pop(key) if key in self._parts else _Partition(partition)
@@ -269,8 +266,9 @@ class DataFileWriter:
         """The file of a partition, which is created for these rows if there is none."""
         if part.file is None:
             self._make_room()
+            uri = f"{data_folder(self._metadata)}/{next(self._numbers):05d}-{self._name}.parquet"
             options = self._metadata.properties
-            part.file = ParquetFile(self._files, self._location(), self._schema, self._arrow, options, first=rows)
+            part.file = ParquetFile(self._files, uri, self._schema, self._arrow, options, first=rows)
         return part.file
 
     def _encode(self, part: _Partition, rows: pa.Table) -> None:
@@ -290,9 +288,6 @@ class DataFileWriter:
         sorted_by = self._metadata.default_sort_order_id if whole else self._given_order
         file, part.file = part.file, None
         self._written.append(file.close(partition=part.partition, spec_id=self._spec.spec_id, sort_order_id=sorted_by))
-
-    def _location(self) -> str:
-        return f"{data_folder(self._metadata)}/{next(self._numbers):05d}-{self._name}.parquet"
 
 
 def data_folder(metadata: TableMetadata) -> str:
@@ -341,14 +336,11 @@ def write_staged(
     ids: Callable[[], object] = uuid.uuid4,
 ) -> StagedManifest:
     """Describe data files that one `DataFileWriter` has written for `metadata`; there must be at least one."""
-    from skiway.formats.iceberg.manifest_files import write_manifest
-    from skiway.formats.iceberg.metadata_files import WritingIO
-
     location = f"{metadata.location}/metadata/staged-{ids()}.avro"
-    spec_id = added[0].spec_id
+    spec_id, snapshot_id, io = added[0].spec_id, metadata.new_snapshot_id(), lib.metadata_files.WritingIO(files)
     try:
-        made = write_manifest(
-            metadata, spec_id, WritingIO(files), location=location, snapshot_id=metadata.new_snapshot_id(), added=added
+        made = lib.manifest_files.write_manifest(
+            metadata, spec_id, io, location=location, snapshot_id=snapshot_id, added=added
         )
     except BaseException:
         files.remove([location])
@@ -358,15 +350,10 @@ def write_staged(
 
 def read_staged(files: TableFiles, staged: StagedManifest) -> list[DataFile]:
     """The data files, as they were written."""
-    from pyiceberg.manifest import ManifestFile
-
-    from skiway.formats.iceberg.manifest_files import entries
-    from skiway.formats.iceberg.metadata_files import WritingIO
-
-    manifest = ManifestFile.from_args(
+    manifest = lib.manifest.ManifestFile.from_args(
         _table_format_version=3,
         manifest_path=staged.location,
         manifest_length=staged.length,
         partition_spec_id=staged.spec_id,
     )
-    return [entry.data_file for entry in entries(manifest, WritingIO(files))]
+    return [entry.data_file for entry in lib.manifest_files.entries(manifest, lib.metadata_files.WritingIO(files))]

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from skiway.errors import InvalidArgument
+from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.deletes import FILE_PATH_ID, OWN_POSITIONS, POSITIONS, Blob, encoded_vector, puffin_file
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.iceberg.writing.data_files import data_folder
@@ -125,19 +126,17 @@ class DeleteFileWriter:
 
 def delete_entry(uri: str, path: str, *, rows: int, size: int, vector: tuple[int, int] | None = None) -> DataFile:
     """Describe a delete file for the rows of one data file, at `path`. `vector` is the offset and length of a deletion vector."""
-    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-
     if vector is None:
         # Readers take a file for the deletes of one data file if the bounds of its paths are equal.
         bound = {FILE_PATH_ID: path.encode()}
         more: dict[str, Any] = {"lower_bounds": bound, "upper_bounds": bound}
     else:
         more = {"content_offset": vector[0], "content_size_in_bytes": vector[1]}
-    return DataFile.from_args(
+    return lib.manifest.DataFile.from_args(
         _table_format_version=3,
-        content=DataFileContent.POSITION_DELETES,
+        content=lib.manifest.DataFileContent.POSITION_DELETES,
         file_path=uri,
-        file_format=FileFormat.PARQUET if vector is None else FileFormat.PUFFIN,
+        file_format=lib.manifest.FileFormat.PARQUET if vector is None else lib.manifest.FileFormat.PUFFIN,
         partition=None,
         record_count=rows,
         file_size_in_bytes=size,

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from skiway.airport.conversion import empty_rows
 from skiway.formats.extension_types import WkbType, coordinate_system
+from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.readers.footers import row_groups
 from skiway.formats.schemas import Leaf, field_id, leaves, with_id
@@ -59,18 +60,22 @@ class ParquetFile:
         self._arrow = arrow
         self._floats = [leaf for leaf in leaves(arrow) if pa.types.is_floating(leaf.type)]
         # PyIceberg reads these bounds as Python values, which have fewer years and no nanoseconds.
-        self._temporal = [leaf for leaf in leaves(arrow) if _is_temporal(leaf.type)]
+        self._temporal = [
+            leaf for leaf in leaves(arrow) if pa.types.is_date32(leaf.type) or pa.types.is_timestamp(leaf.type)
+        ]
         self._nans: Counter[int] = Counter({leaf.id: 0 for leaf in self._floats})
         self._sink = files.create(uri)
         self._geometries = {field.name: WkbType.of(field) for field in arrow if coordinate_system(field) is not None}
         self._written = pa.schema([_written(field, self._geometries.get(field.name)) for field in arrow])
+        codec = options.get("write.parquet.compression-codec", "zstd").lower()
+        level = options.get("write.parquet.compression-level")
         with files.translated(uri):  # it writes the first bytes
             self._writer = ParquetWriter(
                 self._sink,
                 self._written,
                 use_dictionary=dictionary_columns(first),
-                compression=_codec(options),
-                compression_level=_level(options),
+                compression="none" if codec == "uncompressed" else codec,
+                compression_level=int(level) if level and codec in ("zstd", "gzip", "brotli") else None,
                 store_decimal_as_integer=True,
                 write_page_index=True,
             )
@@ -97,18 +102,16 @@ class ParquetFile:
 
     def close(self, *, partition: Any, spec_id: int, sort_order_id: int | None) -> DataFile:
         """Close the file, sync it to disk, and return its entry for a manifest."""
-        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-
         with self._files.translated(self.uri):
             self._writer.close()
             size = self._sink.tell()
             self._sink.close()
         self._files.seal(self.uri)
-        made = DataFile.from_args(
+        made = lib.manifest.DataFile.from_args(
             _table_format_version=3,
-            content=DataFileContent.DATA,
+            content=lib.manifest.DataFileContent.DATA,
             file_path=self.uri,
-            file_format=FileFormat.PARQUET,
+            file_format=lib.manifest.FileFormat.PARQUET,
             partition=partition,
             file_size_in_bytes=size,
             sort_order_id=sort_order_id,
@@ -133,16 +136,15 @@ class ParquetFile:
             data_file_statistics_from_parquet_metadata,
             parquet_path_to_id_mapping,
         )
-        from pyiceberg.types import GeometryType
 
         footer = self._writer.writer.metadata
         plan = compute_statistics_plan(self._schema, dict(self._options))
         unbounded = (MetricModeTypes.NONE, MetricModeTypes.COUNTS)
         own = [leaf for leaf in self._temporal if leaf.id in plan and plan[leaf.id].mode.type not in unbounded]
         plan |= {leaf.id: replace(plan[leaf.id], mode=MetricsMode(MetricModeTypes.COUNTS)) for leaf in own}
-        for each in self._schema.fields:
-            if isinstance(each.field_type, GeometryType):  # Parquet has other statistics for geometries
-                plan[each.field_id] = replace(plan[each.field_id], mode=MetricsMode(MetricModeTypes.NONE))
+        for field in self._schema.fields:
+            if isinstance(field.field_type, lib.types.GeometryType):  # Parquet has other statistics for geometries
+                plan[field.field_id] = replace(plan[field.field_id], mode=MetricsMode(MetricModeTypes.NONE))
         found = data_file_statistics_from_parquet_metadata(footer, plan, parquet_path_to_id_mapping(self._schema))
         facts = found.to_serialized_dict()
         low, high = _temporal_bounds(footer, self._arrow, own)
@@ -170,20 +172,6 @@ def _temporal_bounds(footer: Any, arrow: pa.Schema, of: Sequence[Leaf]) -> tuple
 def _written(field: pa.Field, geometry: WkbType | None) -> pa.Field:
     """`field` as it is written, with the extension type of geometries."""
     return field if geometry is None else with_id(pa.field(field.name, geometry, field.nullable), field_id(field))
-
-
-def _is_temporal(of: pa.DataType) -> bool:
-    return pa.types.is_date32(of) or pa.types.is_timestamp(of)
-
-
-def _codec(options: Mapping[str, str]) -> str:
-    codec = options.get("write.parquet.compression-codec", "zstd").lower()
-    return "none" if codec == "uncompressed" else codec
-
-
-def _level(options: Mapping[str, str]) -> int | None:
-    level = options.get("write.parquet.compression-level")
-    return int(level) if level and _codec(options) in ("zstd", "gzip", "brotli") else None
 
 
 def dictionary_columns(rows: pa.Table) -> list[str] | bool:

@@ -1,4 +1,14 @@
-"""Writes single conditions in the SQL of PostgreSQL, of SQLite, and of databases in general.
+"""Writes single conditions in the SQL of PostgreSQL, of SQLite, and of what most databases have in common.
+
+The databases differ from DuckDB in how they compare text, read numbers and treat NaN, and some functions of the same name
+do something else. So only conditions on a column and constants are translated, and only where the result is true for at
+least the same rows; sqlglot writes them. The rules for text:
+
+- PostgreSQL and SQLite compare with the collation of the column. With every collation, `=`
+  finds at least the equal strings. Other comparisons name the binary collation, which has DuckDB's order.
+- A generic database may ignore case, accents and trailing spaces, so only `=`, IN and LIKE are safe.
+- A backslash, in a string literal or a pattern, is an ordinary character or not, depending on the database and its settings.
+  Only SQLite gets strings that contain one.
 
 The databases store text in UTF-8. PostgreSQL orders NaN, bytes and UUIDs like DuckDB. SQLite has no types of its own for dates,
 decimals and UUIDs.
@@ -168,7 +178,7 @@ class Writer(ABC):
         self, op: Compare, column: exp.Expr, of: LogicalType, other: exp.Expr, other_of: LogicalType
     ) -> exp.Expr:
         """A comparison with another column."""
-        kind, other_kind = ("INTEGER" if each.is_integer else each.id for each in (of, other_of))
+        kind, other_kind = ("INTEGER" if kind_of.is_integer else kind_of.id for kind_of in (of, other_of))
         if kind != other_kind or kind not in self.comparable or op not in _OPERATIONS:
             raise Inexpressible
         return operation(op, column if op is Compare.EQ else self.in_order(column, of), other)
@@ -185,10 +195,10 @@ class Writer(ABC):
         """Whether a column is one of several constants."""
         column, of = self.column(node)
         values = [member.value for member in members if isinstance(member, Constant)]
-        given = [value for value in values if value is not None]
-        if len(values) < len(members) or not 0 < len(given) <= _MAX_MEMBERS or (negated and len(given) < len(members)):
+        known = [value for value in values if value is not None]
+        if len(values) < len(members) or not 0 < len(known) <= _MAX_MEMBERS or (negated and len(known) < len(members)):
             raise Inexpressible
-        literals = [self.literal(value, of) for value in given]
+        literals = [self.literal(value, of) for value in known]
         is_member = exp.In(this=self.in_order(column, of) if negated else column, expressions=literals)
         return exp.Not(this=is_member) if negated else is_member
 

@@ -1,4 +1,7 @@
-"""The schema of a folder of Parquet files: the union of the files' schemas, and partition columns from their paths.
+"""A folder of files as a table: snapshots that are listings, the union of the files' schemas, and partition columns.
+
+Such a table has no log. A snapshot is a listing of the files; listings are numbered by the caller, and a listing with the
+same files is the same snapshot.
 
 Columns are matched by name, in the order in which the files, sorted by path, first have them. If their types differ, the
 column has the narrowest type that can represent all of them, whatever the order of the files. The fields of structs are
@@ -12,8 +15,11 @@ its values: whole numbers of up to 18 digits are BIGINT, dates such as `2026-11-
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from datetime import date
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime
+from functools import cached_property
+from hashlib import sha256
 from typing import Final
 from urllib.parse import unquote
 
@@ -21,11 +27,69 @@ import pyarrow as pa
 
 from skiway.airport.conversion import is_list, plain_type
 from skiway.errors import Unsupported
+from skiway.formats.files import Files, Found
 from skiway.formats.readers.conform import common_type
+from skiway.formats.schemas import TableSchema
+from skiway.formats.source import Snapshot, TableHandle
+from skiway.security.source_access import Location
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def listing(
+    files: Files, place: Location, suffixes: tuple[str, ...], is_data: Callable[[Found], bool]
+) -> Sequence[Found]:
+    """The file at `place` if it is one with such a suffix, else the files below it that are data."""
+    alone = files.find(str(place)) if place.name.endswith(suffixes) else None
+    return [file for file in files.walk(place) if is_data(file)] if alone is None else [alone]
+
+
+class ListedTable(TableHandle):
+    """The files of one listing, made when the table is loaded."""
+
+    _listing: Sequence[Found]
+
+    def current(self, known: Sequence[Snapshot] = ()) -> Snapshot | None:
+        same = [snapshot for snapshot in known if snapshot.digest == self._digest]
+        return same[-1] if same else self._snapshot(known)
+
+    def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
+        return [] if any(snapshot.digest == self._digest for snapshot in known) else [self._snapshot(known)]
+
+    def schema_at(self, snapshot: Snapshot) -> TableSchema:
+        self._check(snapshot)
+        return self.schema
+
+    def files(self, snapshot: Snapshot) -> pa.Table:
+        self._check(snapshot)
+        return self._file_table
+
+    @property
+    @abstractmethod
+    def _file_table(self) -> pa.Table:
+        """The file table of the listing."""
+
+    def _snapshot(self, known: Sequence[Snapshot]) -> Snapshot:
+        """The listing, numbered after those that are known."""
+        newest_us = max(file.modified_us for file in self._listing)
+        number = max((snapshot.id for snapshot in known), default=0) + 1
+        return Snapshot(number, datetime.fromtimestamp(newest_us / 1_000_000, UTC), digest=self._digest)
+
+    def _check(self, snapshot: Snapshot) -> None:
+        if snapshot.digest != self._digest:
+            raise self._no_snapshot(snapshot)
+
+    @cached_property
+    def _digest(self) -> str:
+        return listing_digest(self._listing)
+
+
+def listing_digest(files: Sequence[Found]) -> str:
+    """A digest of the files of a listing and their content."""
+    listed = "\n".join(f"{file.location}\t{file.size}\t{file.etag}" for file in files)
+    return sha256(listed.encode()).hexdigest()
 
 
 def merged_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
@@ -46,7 +110,7 @@ def _merged_fields(
         _merged_field(field, others[field.name], file, above) if field.name in others else field.with_nullable(True)
         for field in known
     ]
-    new = [field.with_nullable(True) for field in own if field.name not in {each.name for each in known}]
+    new = [field.with_nullable(True) for field in own if field.name not in {old.name for old in known}]
     return [*both, *new]
 
 
