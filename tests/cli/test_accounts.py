@@ -90,8 +90,8 @@ def test_mistakes_are_explained(run: Run, arguments: list[str], message: str) ->
 
 def test_token_is_created_listed_and_revoked(run: Run, tmp_path: Path) -> None:
     home = ("--home", tmp_path / "home")
-    for days in (["--days", "30"], []):
-        assert run("tokens", "create", "etl", "--account", "default", "--role", "default", *days, *home).code == 0
+    for ttl in (["--ttl", "30d"], []):
+        assert run("tokens", "create", "etl", "--account", "default", "--role", "default", *ttl, *home).code == 0
     assert run("tokens", "create", "ops", "--account", "", "--role", "platform-monitor", *home).code == 0
     listed = run("tokens", "list", *home, "-o", "json").json
     assert [(each["name"], each["account"], each["state"], each["last_used_at"]) for each in listed] == [

@@ -125,7 +125,7 @@ def test_help_imports_no_heavy_libraries():
         (["serve", "--set", "gc.cas.enabled"], "'gc.cas.enabled' is not KEY=VALUE, such as"),
         (["config", "--output", "xml"], "'xml' is not one of"),
         (["tokens", "create", "ada"], "Missing option '--account'"),
-        (["tokens", "create", "ada", "--account", "default", "--days", "0"], "greater than or equal to 1"),
+        (["tokens", "create", "ada", "--account", "default", "--ttl", "0d"], "'0d' is not a duration above zero"),
     ],
 )
 def test_usage_error_is_reported_with_exit_code_2(arguments, message):

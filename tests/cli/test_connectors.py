@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +20,9 @@ import typer
 from cli.conftest import Run
 from formats.odd_tables import iceberg_folder, write_delta
 from runtime.servers import Server, environment, launch, started
-from skiway.cli.lake.jobs import JobRecord, report_end
+from skiway.cli.lake.jobs import report_end
+from skiway.client.metastore import Job
+from skiway.model import v1
 
 SECRET = "correct-horse-battery"
 
@@ -216,12 +217,11 @@ def test_watched_sync_succeeds_only_if_the_job_and_all_its_tables_did(
 ) -> None:
     """A partial job takes Spark, so here it is a record."""
     call = SimpleNamespace(is_for_people=True, print_result=lambda text, _: print(text))
-    moment, errors = datetime(2026, 1, 1, tzinfo=UTC), {"s.broken": "it is corrupt"} if failed else {}
-    counts = {"tables": 3, "changed": 3 - failed, "failed": failed, "attempt": 1, "full": False}
-    times = {"created_at": moment, "started_at": moment, "finished_at": moment, "took": timedelta()}
-    job = JobRecord("j1", "raw", None, state, "done", **counts, **times, message="", errors=errors)
+    job = v1.Job(job_id="j1", state=f"JS_{state.upper()}", tables_scanned=3, tables_changed=3 - failed, errors=failed)
+    if failed:
+        job.table_errors.append(v1.TableError(table="s.broken", message="it is corrupt"))
     try:
-        report_end(cast(Any, call), job)
+        report_end(cast(Any, call), Job(job), {})
         ended = 0
     except typer.Exit as exit_:
         ended = exit_.exit_code

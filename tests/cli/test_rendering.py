@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.cli import rendering
 from skiway.cli.command import Call, suggestion
-from skiway.cli.lake.jobs import JobRecord, describe_progress, report_end
+from skiway.cli.lake.jobs import describe_progress, report_end
 from skiway.client.metastore import Job
 from skiway.model import v1
 
@@ -204,7 +204,7 @@ def test_exit_code_is_0_only_if_all_tables_succeeded(
     job.table_errors.extend(v1.TableError(table=table, message=message) for table, message in errors.items())
     ended = 0
     try:
-        report_end(Call(), JobRecord.of(Job(job), {}))
+        report_end(Call(), Job(job), {})
     except typer.Exit as exit_:
         ended = exit_.exit_code
     captured = capsys.readouterr()

@@ -21,6 +21,11 @@ def test_catalogs_are_created_listed_shown_and_deleted(run: Run) -> None:
     shown = run("catalogs", "get", "spare", "-o", "json").json
     assert (shown["name"], shown["description"], shown["properties"]) == ("spare", "for later", {"owner": "ada"})
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*Z", shown["created_at"])
+    changed = run("catalogs", "update", "spare", "--name", "extra", "--property", "owner=bob", "--property", "tier=2")
+    assert (changed.code, changed.out) == (0, "updated catalog extra\n")
+    assert run("catalogs", "get", "extra", "-o", "json").json["properties"] == {"owner": "bob", "tier": "2"}
+    assert run("catalogs", "update", "extra").code == 2
+    assert run("catalogs", "update", "extra", "--name", "spare").code == 0
     assert run("catalogs", "delete", "spare").out == "deleted catalog spare\n"
     missing = run("catalogs", "get", "spare")
     assert (missing.code, missing.out) == (1, "")
@@ -69,6 +74,7 @@ def test_namespaces_are_listed_below_one_parent_and_recursively(run: Run) -> Non
     assert "lake.deep.er" not in flat
     assert "lake.deep.er" in [each["name"] for each in run("namespaces", "list", "-r", "-o", "json").json]
     assert run("namespaces", "get", "lake.deep.er", "-o", "json").json["description"] == "two at once"
+    assert run("namespaces", "update", "lake.deep.er", "--description", "2").out == "updated namespace lake.deep.er\n"
     refused = run("namespaces", "delete", "lake.deep")
     assert refused.code == 1
     assert "--cascade deletes its contents too" in refused.err
@@ -163,11 +169,11 @@ def test_older_snapshot_of_a_mirrored_table_can_be_made_current(run: Run) -> Non
 
 
 def test_queries_begin_are_renewed_and_end(run: Run) -> None:
-    begun = run("queries", "begin", "lake.raw.people", "--id", "its-own", "--ttl", "30", "-o", "json").json
+    begun = run("queries", "begin", "lake.raw.people", "--id", "its-own", "--ttl", "30s", "-o", "json").json
     assert (begun["id"], begun["state"]) == ("its-own", "active")
     assert [each["table"] for each in begun["tables"]] == ["lake.raw.people"]
     assert ["lake.raw.people", "1"] in run("queries", "get", "its-own").lines
-    renewed = run("queries", "renew", "its-own", "--ttl", "300", "-o", "json").json
+    renewed = run("queries", "renew", "its-own", "--ttl", "5m", "-o", "json").json
     assert renewed["expires_at"] > begun["expires_at"]
     assert run("queries", "end", "its-own").out == "ended query its-own\n"
     assert run("queries", "get", "its-own", "-o", "json").json["state"] == "ended_commit"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pyarrow as pa
@@ -36,7 +36,8 @@ def over_flight_sql(server: Server, token: str) -> Any:
 
 
 def over_mcp(server: Server, token: str) -> Any:
-    return LakeTools(OpenClients(f"grpc://{server.address}")).query(token, QUERY, "lake")["rows"]
+    tools = LakeTools(OpenClients(f"grpc://{server.address}"), lambda _: token)
+    return tools.run_sql(QUERY, cast(Any, None), "lake")["rows"]
 
 
 def over_explorer(server: Server, token: str) -> Any:

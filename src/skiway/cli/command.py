@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import os
@@ -123,6 +122,8 @@ DEFAULT_SERVER: Final = "127.0.0.1:50051"
 DEFAULT_ACCOUNT: Final = "default"
 READY_FILE: Final = "ready.json"
 TIMEOUT_S: Final = 60.0
+CONNECTION: Final = ("server", "token", "account")
+"""The options that say where the server is, and who calls."""
 MAX_CANDIDATES: Final = 1000
 MAX_SUGGESTIONS: Final = 3
 HINTS: Final = {
@@ -133,8 +134,53 @@ HINTS: Final = {
 """What to add to errors with these keys."""
 
 
+class Printing:
+    """How a command prints its result, in the format that its caller chose."""
+
+    output: Output
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether to print tables and messages, and not one document."""
+        return self.output is Output.table
+
+    def print_rows(self, records: Iterable[object], columns: Sequence[str], *, empty: str) -> None:
+        """Print records: these columns for people, all fields for programs. `empty` is the message for no records."""
+        from skiway.cli import rendering
+
+        if self.output not in (Output.table, Output.markdown):
+            rendering.write_records(self.output, records, columns, empty=empty)
+            return
+        shown = collected("reading", records)
+        damaged = sum(1 for each in shown if rendering.fields_of(each).get("damage"))
+        wanted = [columns[0], "damage", *columns[1:]] if damaged else columns
+        rendering.write_records(self.output, shown, wanted, empty=empty)
+        if damaged:
+            typer.echo(f"{damaged} of {len(shown)} records are damaged: run skiway check on the server", err=True)
+
+    def print_record(self, record: object) -> None:
+        """Print one record, one line for each field."""
+        from skiway.cli import rendering
+
+        rendering.write_record(self.output, record)
+
+    def print_result(self, message: str, record: object) -> None:
+        """Print the result of a change: a message, or the record for programs."""
+        if self.is_for_people:
+            typer.echo(message)
+        else:
+            self.print_record(record)
+
+    def print_for_programs(self, records: Iterable[object], columns: Sequence[str]) -> None:
+        """Print records unless people have seen each of them already."""
+        from skiway.cli import rendering
+
+        if not self.is_for_people:
+            rendering.write_records(self.output, records, columns, empty="")
+
+
 @dataclass(frozen=True)
-class Call:
+class Call(Printing):
     """One run of a command: its clients, which connect at the first use, and its output.
 
     `token` is the given one; `renewed_token` is what the clients send.
@@ -146,9 +192,11 @@ class Call:
     output: Output = Output.table
 
     @classmethod
-    def from_environment(cls) -> Call:
-        """Return a call of a command without options: environment variables name the server and the caller."""
-        server, token, account = (os.environ.get(f"SKIWAY_{name}") or None for name in ("SERVER", "TOKEN", "ACCOUNT"))
+    def from_environment(cls, given: Mapping[str, Any] = {}) -> Call:
+        """Return a call of a command. Environment variables stand for options that are not given."""
+        server, token, account = (
+            given.get(name) or os.environ.get(f"SKIWAY_{name.upper()}") or None for name in CONNECTION
+        )
         return cls(server, token, account)
 
     @cached_property
@@ -227,41 +275,9 @@ class Call:
         if "lake" in self.__dict__:
             self.lake.close()
 
-    @property
-    def is_for_people(self) -> bool:
-        """Whether to print tables and messages, and not one document."""
-        return self.output is Output.table
-
-    def print_rows(self, records: Iterable[object], columns: Sequence[str], *, empty: str) -> None:
-        """Print records: these columns for people, all fields for programs. `empty` is the message for no records."""
-        from skiway.cli import rendering
-
-        if self.output not in (Output.table, Output.markdown):
-            rendering.write_records(self.output, records, columns, empty=empty)
-            return
-        shown = collected("reading", records)
-        damaged = sum(1 for each in shown if rendering.fields_of(each).get("damage"))
-        wanted = [columns[0], "damage", *columns[1:]] if damaged else columns
-        rendering.write_records(self.output, shown, wanted, empty=empty)
-        if damaged:
-            typer.echo(f"{damaged} of {len(shown)} records are damaged: run skiway check on the server", err=True)
-
-    def print_record(self, record: object) -> None:
-        """Print one record, one line for each field."""
-        from skiway.cli import rendering
-
-        rendering.write_record(self.output, record)
-
-    def print_result(self, message: str, record: object) -> None:
-        """Print the result of a change: a message, or the record for programs."""
-        if self.is_for_people:
-            typer.echo(message)
-        else:
-            self.print_record(record)
-
 
 @dataclass(frozen=True)
-class HomeCall:
+class HomeCall(Printing):
     """One run of a command that works on the home of a server, and not through a server."""
 
     home: Path
@@ -281,11 +297,6 @@ class HomeCall:
             raise InvalidArgument(f"there is no home {self.home}: give the home of your server with --home")
         return self.home
 
-    @property
-    def is_for_people(self) -> bool:
-        """Whether to print tables and messages, and not one document."""
-        return self.output is Output.table
-
 
 def group(name: str, about: str | None) -> typer.Typer:
     """Return a new group of commands."""
@@ -299,40 +310,48 @@ def group(name: str, about: str | None) -> typer.Typer:
     )
 
 
-def command(
-    app: typer.Typer, name: str, more_options: Sequence[inspect.Parameter] = ()
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+Register = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def command(app: typer.Typer, name: str, more_options: Sequence[inspect.Parameter] = ()) -> Register:
     """Register a function whose first parameter is a `Call` as a command.
 
     The command has the options of the function, then `more_options`, which it takes as keywords, then those that all commands share.
     """
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(server: str | None, token: str | None, account: str | None, output: Output, **given: Any) -> None:
-            run_command(function, Call(server, token, account, output), **given)
+    def run(function: Callable[..., None], **given: Any) -> None:
+        server, token, account = (given.pop(option) for option in CONNECTION)
+        run_command(function, Call(server, token, account, given.pop("output")), **given)
 
-        _set_signature(run, function, SHARED_OPTIONS, more_options)
-        app.command(name)(run)
-        return function
-
-    return register
+    return _registered(app, name, run, SHARED_OPTIONS, more_options)
 
 
-def home_command(
-    app: typer.Typer, name: str, *, has_output: bool = True
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def home_command(app: typer.Typer, name: str, *, has_output: bool = True) -> Register:
     """Register a function whose first parameter is a `HomeCall` as a command, with the options of such commands."""
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(
-            home: Path, config: Path | None, settings: list[str] | None, output: Output = Output.table, **given: Any
-        ) -> None:
-            function(HomeCall(home.expanduser(), config, settings or [], output), **given)
+    def run(function: Callable[..., None], home: Path, **given: Any) -> None:
+        config, settings, output = given.pop("config"), given.pop("settings"), given.pop("output", Output.table)
+        function(HomeCall(home.expanduser(), config, settings or [], output), **given)
 
-        _set_signature(run, function, HOME_OPTIONS | ({"output": SHARED_OPTIONS["output"]} if has_output else {}))
-        app.command(name)(run)
+    return _registered(app, name, run, HOME_OPTIONS | ({"output": SHARED_OPTIONS["output"]} if has_output else {}))
+
+
+def _registered(
+    app: typer.Typer,
+    name: str,
+    run: Callable[..., None],
+    shared_options: Mapping[str, tuple[Any, Any]],
+    more_options: Sequence[inspect.Parameter] = (),
+) -> Register:
+    """Return what registers a function as a command. `run` gets the function and the values of all options."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        def act(**given: Any) -> None:
+            run(function, **given)
+
+        act.__doc__ = function.__doc__
+        _set_signature(act, function, shared_options, more_options)
+        app.command(name)(act)
         return function
 
     return register
@@ -369,12 +388,12 @@ HOME_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
 
 
 def _set_signature(
-    run: Callable[..., None],
+    act: Callable[..., None],
     function: Callable[..., None],
     shared_options: Mapping[str, tuple[Any, Any]],
-    more_options: Sequence[inspect.Parameter] = (),
+    more_options: Sequence[inspect.Parameter],
 ) -> None:
-    """Give `run` the signature from which typer derives its options."""
+    """Give `act` the signature from which typer derives its options."""
     hints = get_type_hints(function, include_extras=True)
     own = [
         parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
@@ -387,9 +406,8 @@ def _set_signature(
     ]
     parameters = [*own, *more_options, *shared]
     _complete_names(parameters)
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del run.__wrapped__  # type: ignore[attr-defined]
+    act.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    act.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
 def _complete_names(parameters: Iterable[inspect.Parameter]) -> None:
@@ -402,11 +420,7 @@ def _complete_names(parameters: Iterable[inspect.Parameter]) -> None:
 
 def _connected(ctx: Any) -> Metastore:
     """The client of a command line that is still being typed."""
-    server, token, account = (
-        ctx.params.get(name) or os.environ.get(f"SKIWAY_{name.upper()}") or None
-        for name in ("server", "token", "account")
-    )
-    return Call(server, token, account).metastore(timeout_s=options.COMPLETION_TIMEOUT_S)
+    return Call.from_environment(ctx.params).metastore(timeout_s=options.COMPLETION_TIMEOUT_S)
 
 
 def _address_in(home: Path) -> str | None:
@@ -458,7 +472,7 @@ def _with_suggestion(lake: Metastore, error: NotFound) -> NotFound:
     hint = ""
     with suppress(SkiwayError, KeyError):  # the first error is enough
         missing, names = candidates(lake, error.params)
-        hint = suggestion(missing, islice(names, MAX_CANDIDATES))
+        hint = suggestion(missing, map(str, islice(names, MAX_CANDIDATES)))
     if not hint:
         return error
     explained = NotFound(f"{error.message}; {hint}", key=error.key)
@@ -479,31 +493,18 @@ def suggestion(missing: str, names: Iterable[str]) -> str:
     return f"existing: {', '.join(known[:MAX_SUGGESTIONS])}{', …' if len(known) > MAX_SUGGESTIONS else ''}"
 
 
-Candidates = Callable[["Metastore", Mapping[str, str]], tuple[str, Iterable[str]]]
-
-
-def _catalogs(lake: Metastore, params: Mapping[str, str]) -> tuple[str, Iterable[str]]:
-    return params["catalog"], (str(each) for each in lake.catalogs())
-
-
-def _namespaces(lake: Metastore, params: Mapping[str, str]) -> tuple[str, Iterable[str]]:
-    below = lake.namespaces(params["catalog"], recursive=True)
-    return f"{params['catalog']}.{params['path']}", (str(each) for each in below)
-
-
-def _tables(lake: Metastore, params: Mapping[str, str]) -> tuple[str, Iterable[str]]:
-    namespace = f"{params['catalog']}.{params['path']}"
-    return f"{namespace}.{params['name']}", (str(each) for each in lake.tables(namespace))
-
-
-def _connectors(lake: Metastore, params: Mapping[str, str]) -> tuple[str, Iterable[str]]:
-    return params["id"], (each.name for each in lake.connectors())
-
+Candidates = Callable[["Metastore", Mapping[str, str]], tuple[str, Iterable[object]]]
 
 CANDIDATES: Final[Mapping[str, Candidates]] = {
-    "catalog.by.name.missing": _catalogs,
-    "namespace.by.path.missing": _namespaces,
-    "table.by.name.missing": _tables,
-    "connector": _connectors,
+    "catalog.by.name.missing": lambda lake, missing: (missing["catalog"], lake.catalogs()),
+    "namespace.by.path.missing": lambda lake, missing: (
+        f"{missing['catalog']}.{missing['path']}",
+        lake.namespaces(missing["catalog"], recursive=True),
+    ),
+    "table.by.name.missing": lambda lake, missing: (
+        f"{missing['catalog']}.{missing['path']}.{missing['name']}",
+        lake.tables(f"{missing['catalog']}.{missing['path']}"),
+    ),
+    "connector": lambda lake, missing: (missing["id"], (connector.name for connector in lake.connectors())),
 }
 """The missing name and the existing names, by the key of the error."""

@@ -13,7 +13,6 @@ import typer
 from skiway.cli.command import READY_FILE, Call, HomeCall, group, home_command
 from skiway.cli.options import Account, Server, Token
 from skiway.cli.output import has_colors
-from skiway.cli.rendering import write_records
 from skiway.errors import SkiwayError
 
 if TYPE_CHECKING:
@@ -71,8 +70,7 @@ def doctor(
         findings.append(finding)
         if call.is_for_people:
             _show(finding)
-    if not call.is_for_people:
-        write_records(call.output, findings, ["check", "state", "evidence", "fix"], empty="")
+    call.print_for_programs(findings, ["check", "state", "evidence", "fix"])
     counts = Counter(finding.state for finding in findings)
     typer.echo(", ".join(f"{counts[state]} {state}" for state in State if counts[state]), err=True)
     if counts[State.failed]:

@@ -11,8 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -37,25 +36,6 @@ PASTE: Final = "store one with: skiway login --token-file -"
 MAX_TOKEN_BYTES: Final = 65_536
 
 app = group("login", None)
-
-
-@dataclass(frozen=True, slots=True)
-class LoginRecord:
-    """A login in the output, without its token."""
-
-    server: str
-    issuer: str | None
-    expires_at: datetime | None
-    renews: bool
-    duckdb_secret: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class LogoutRecord:
-    """The end of a login in the output. `revoked` says whether the identity provider has confirmed it."""
-
-    server: str
-    revoked: bool
 
 
 @command(app, "login")
@@ -85,8 +65,14 @@ def login(
     if duckdb:
         with progress("storing the secret of DuckDB"):
             secret = store_secret(location, stored.token)
-    record = LoginRecord(location, stored.issuer or None, stored.expires_at, bool(stored.refresh_token), secret)
-    call.print_result(_summary(record), record)
+    record = {
+        "server": location,
+        "issuer": stored.issuer or None,
+        "expires_at": stored.expires_at,
+        "renews": bool(stored.refresh_token),
+        "duckdb_secret": secret,
+    }
+    call.print_result(_summary(stored, secret), record)
 
 
 @command(app, "logout")
@@ -105,7 +91,7 @@ def logout(
     if found is not None and found.refresh_token:
         with suppress(SkiwayError):  # the login is forgotten here in any case
             revoked = found.provider().revoke(found.refresh_token)
-    call.print_result(f"logged out of {location}", LogoutRecord(location, revoked))
+    call.print_result(f"logged out of {location}", {"server": location, "revoked": revoked})
 
 
 def _current(location: str) -> StoredLogin | None:
@@ -174,8 +160,10 @@ def _advertised(location: str) -> tuple[str, str, str]:
 
 def _checked(location: str, login: StoredLogin) -> StoredLogin:
     """The login, if the server accepts its token, whatever its owner may see."""
-    with _without_hint():
+    try:
         _call(location, login.token)
+    except Unauthorized as error:  # commands do not add to this error that a token is needed
+        raise Unauthorized(f"the server rejects this token: {error.message}", key="login.rejected") from error
     return login
 
 
@@ -184,16 +172,6 @@ def _call(location: str, token: str | None) -> None:
 
     with Metastore(location, token=token, timeout_s=TIMEOUT_S) as lake, suppress(PermissionDenied):
         next(iter(lake.catalogs(page_size=1)), None)
-
-
-@contextmanager
-def _without_hint() -> Iterator[None]:
-    """Say that it is the new token which was rejected, and keep commands from adding that one is needed."""
-    try:
-        yield
-    except Unauthorized as error:
-        refused = Unauthorized(f"the server rejects this token: {error.message}", key="login.rejected")
-        raise refused from error
 
 
 def _token_in(file: Path) -> str:
@@ -209,20 +187,19 @@ def _token_in(file: Path) -> str:
             raise InvalidArgument(f"the token file {file} cannot be read: {reason}") from None
     token = text.strip().removeprefix("Bearer ").strip()
     if not token or len(token.split()) != 1:
-        raise InvalidArgument(
-            f"{'standard input' if str(file) == '-' else file} contains no token: give one, on one line"
-        )
+        source = "standard input" if str(file) == "-" else file
+        raise InvalidArgument(f"{source} contains no token: give one, on one line")
     return token
 
 
-def _summary(record: LoginRecord) -> str:
-    lines = [f"logged in to {record.server}; commands use this login until skiway logout"]
-    if record.expires_at is not None and not record.renews:
-        lines = [f"logged in to {record.server} until {record.expires_at:%Y-%m-%d %H:%M} UTC"]
-    if record.duckdb_secret:
-        lines.append(f"DuckDB sends the token to this server (secret {record.duckdb_secret})")
-        if record.expires_at is not None:
-            until = f"{record.expires_at:%Y-%m-%d %H:%M} UTC"
+def _summary(login: StoredLogin, secret: str | None) -> str:
+    until = "" if login.expires_at is None else f"{login.expires_at:%Y-%m-%d %H:%M} UTC"
+    lines = [f"logged in to {login.server}; commands use this login until skiway logout"]
+    if until and not login.refresh_token:
+        lines = [f"logged in to {login.server} until {until}"]
+    if secret:
+        lines.append(f"DuckDB sends the token to this server (secret {secret})")
+        if until:
             lines.append(f"DuckDB cannot renew it: after {until}, run skiway login --duckdb again")
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skiway.cli.command import HomeCall, group, home_command, progress
-from skiway.cli.rendering import write_record, write_records
+from skiway.cli.output import counted
 
 if TYPE_CHECKING:
     from skiway.config import Settings
@@ -33,7 +33,7 @@ def check(
     """
     if repair and not files:
         raise typer.BadParameter("--repair repairs managed tables: leave out --no-files")
-    _check(call, files=files, repair=repair, documents=not call.is_for_people)
+    _check(call, files=files, repair=repair, documents=True)
 
 
 def _check(call: HomeCall, *, files: bool = True, repair: bool = False, documents: bool = False) -> None:
@@ -52,17 +52,13 @@ def _check(call: HomeCall, *, files: bool = True, repair: bool = False, document
                 bar.end()
                 typer.echo(f"{defect.place}: {defect.problem}")
     if documents:
-        write_records(call.output, found, ["place", "problem"], empty="")
+        call.print_for_programs(found, ["place", "problem"])
     for each in checker.repaired:
         typer.echo(f"repaired {each}", err=True)
-    checked = ", ".join(_count(count, noun) for noun, count in checker.counts.items()) or "an empty store"
-    typer.echo(f"checked {checked}: {_count(len(found), 'defect') if found else 'no defects'}", err=True)
+    checked = ", ".join(counted(count, noun) for noun, count in checker.counts.items()) or "an empty store"
+    typer.echo(f"checked {checked}: {counted(len(found), 'defect') if found else 'no defects'}", err=True)
     if found:
         raise typer.Exit(1)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @home_command(app, "backup")
@@ -82,14 +78,11 @@ def back_up(
     with stores_of(settings, call.existing_home, any_format=True) as stores, progress("backing up"):
         done = write_backup(stores, folder, secrets=_secrets(settings), warehouse=warehouse_of(settings))
     parts = (
-        f"{_count(done.pointers, 'pointer')}, {_count(done.blobs, 'blob')} and {_count(done.secrets, 'secret file')}"
+        f"{counted(done.pointers, 'pointer')}, {counted(done.blobs, 'blob')} and {counted(done.secrets, 'secret file')}"
     )
-    if call.is_for_people:
-        typer.echo(f"wrote {parts} to {folder}")
-    else:
-        write_record(call.output, done)
+    call.print_result(f"wrote {parts} to {folder}", done)
     typer.echo(
-        f"the warehouse {done.warehouse} has {_count(done.warehouse_files, 'file')}, listed but not copied", err=True
+        f"the warehouse {done.warehouse} has {counted(done.warehouse_files, 'file')}, listed but not copied", err=True
     )
     for uri in done.missing:
         typer.echo(f"content is missing: {uri}", err=True)
@@ -107,10 +100,7 @@ def restore(call: HomeCall, folder: Annotated[Path, typer.Argument(metavar="DIR"
     settings, folder = call.settings, folder.expanduser()
     with stores_of(settings, call.home, any_format=True) as stores, progress("restoring"):
         done = restore_backup(stores, folder, secrets=_secrets(settings), warehouse=warehouse_of(settings))
-    if call.is_for_people:
-        typer.echo(f"restored {done.pointers:,} pointers and {done.blobs:,} blobs of {done.created_at}")
-    else:
-        write_record(call.output, done)
+    call.print_result(f"restored {done.pointers:,} pointers and {done.blobs:,} blobs of {done.created_at}", done)
     _check(call)
 
 
@@ -140,12 +130,11 @@ def migrate(
                 if call.is_for_people:
                     bar.end()
                     typer.echo(f"format {step.to}: {step.title}")
-        if not call.is_for_people:
-            write_records(call.output, steps, ["format", "title"], empty="")
+        call.print_for_programs(steps, ["format", "title"])
         if not pending:
             typer.echo(f"{state}: there is nothing to migrate", err=True)
         elif dry_run:
-            typer.echo(f"{state}: would run {_count(len(pending), 'step')}", err=True)
+            typer.echo(f"{state}: would run {counted(len(pending), 'step')}", err=True)
         else:
             typer.echo(f"the store has format {store_format(stores).version}", err=True)
 

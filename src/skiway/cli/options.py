@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from enum import StrEnum
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from skiway.cli.output import Output
+from skiway.foundation.clock import DURATION_SYNTAX, parse_duration
 from skiway.foundation.resources import RESOURCES
 
 if TYPE_CHECKING:
@@ -79,6 +80,15 @@ def key_values(given: Sequence[str] | None, option: str, *, example: str = "owne
     return found
 
 
+def duration(text: str, option: str, *, otherwise: str = "") -> timedelta:
+    """Parse the duration of an option, such as 30s, 10m, 1h or 7d. `otherwise` says what else the option takes."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        message = f"{text!r} is not {DURATION_SYNTAX}{otherwise}"
+        raise typer.BadParameter(message, param_hint=option) from None
+
+
 def load_settings(home: Path, file: Path | None, given: Sequence[str]) -> Settings:
     """Load the settings from `--set`, the environment, the settings file and the defaults."""
     from skiway.config import load  # takes longer to import than most commands need
@@ -110,12 +120,7 @@ COMPLETION_TIMEOUT_S: Final = 3.0
 MAX_NAMES: Final = 500
 
 
-class Shell(StrEnum):
-    """A shell with completion."""
-
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
+Shell = StrEnum("Shell", ["bash", "zsh", "fish"])
 
 
 def completion_script(shell: Shell) -> str:
@@ -151,50 +156,41 @@ def completer(names: Names, connect: Callable[[Any], Metastore]) -> Callable[[An
     return complete
 
 
-def _catalogs(lake: Metastore, start: str) -> Iterator[str]:  # noqa: ARG001
-    return (each.name for each in lake.catalogs())
+def _all(plural: str) -> Names:
+    return lambda lake, _: (each.name for each in getattr(lake, plural)())
 
 
 def _namespaces(lake: Metastore, start: str) -> Iterator[str]:
     """The namespaces that begin with the typed text, and those that contain the typed name."""
     catalog, dot, _ = start.partition(".")
-    for name in _catalogs(lake, start):
+    for name in _all("catalogs")(lake, start):
         if name == catalog if dot else name.startswith(catalog):
-            found = (str(each) for each in lake.namespaces(name, recursive=True))
-            yield from (each for each in found if each.startswith(start) or start.startswith(f"{each}."))
+            names = (str(each) for each in lake.namespaces(name, recursive=True))
+            yield from (each for each in names if each.startswith(start) or start.startswith(f"{each}."))
 
 
-def _catalogs_and_namespaces(lake: Metastore, start: str) -> Iterator[str]:
-    yield from _catalogs(lake, start)
-    yield from _namespaces(lake, start)
+def _below(plural: str) -> Names:
+    """The tables or views of the namespaces that fit."""
+    return lambda lake, start: (
+        f"{namespace}.{each.name}"
+        for namespace in _namespaces(lake, start)
+        for each in getattr(lake, plural)(namespace)
+    )
 
 
-def _tables(lake: Metastore, start: str) -> Iterator[str]:
-    return (f"{each}.{table.name}" for each in _namespaces(lake, start) for table in lake.tables(each))
-
-
-def _views(lake: Metastore, start: str) -> Iterator[str]:
-    return (f"{each}.{view.name}" for each in _namespaces(lake, start) for view in lake.views(each))
-
-
-def _objects(lake: Metastore, start: str) -> Iterator[str]:
-    yield from _catalogs_and_namespaces(lake, start)
-    yield from _tables(lake, start)
-
-
-def _names_of(plural: str, lake: Metastore, start: str) -> Iterator[str]:  # noqa: ARG001
-    return (each.name for each in getattr(lake, plural)())
+def _each(*kinds: Names) -> Names:
+    return lambda lake, start: (name for names in kinds for name in names(lake, start))
 
 
 COMPLETIONS: Final[Mapping[str, Names]] = {
-    "CATALOG": _catalogs,
-    "[CATALOG]...": _catalogs,
-    "NAMESPACE": _catalogs_and_namespaces,
-    "TABLE": _tables,
-    "VIEW": _views,
-    "OBJECT": _objects,
-    "CONNECTOR": lambda lake, _: (each.name for each in lake.connectors()),
-    **{resource.name.upper(): partial(_names_of, resource.plural) for resource in RESOURCES},
+    "CATALOG": _all("catalogs"),
+    "[CATALOG]...": _all("catalogs"),
+    "NAMESPACE": _each(_all("catalogs"), _namespaces),
+    "TABLE": _below("tables"),
+    "VIEW": _below("views"),
+    "OBJECT": _each(_all("catalogs"), _namespaces, _below("tables")),
+    "CONNECTOR": _all("connectors"),
+    **{resource.name.upper(): _all(resource.plural) for resource in RESOURCES},
     "JOB": lambda lake, _: (each.id for each in islice(lake.jobs(), MAX_NAMES)),
 }
 """The names that complete an argument, by what it is called in the help."""

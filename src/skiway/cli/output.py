@@ -77,6 +77,11 @@ def discard_output() -> None:
     os.close(nowhere)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 file` or `1,200 files`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 Row = Sequence[str | None]
 """The cells of a row; None is NULL."""
 
@@ -182,8 +187,13 @@ def _yaml_scalar(value: Any) -> str:
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def write_texts(output: Output, columns: Sequence[Column], pages: Iterable[Sequence[Row]]) -> None:
-    """Write rows of text as CSV, a Markdown table, or an aligned table. NULL is empty in CSV, as in DuckDB's."""
+def write_texts(
+    output: Output, columns: Sequence[Column], pages: Iterable[Sequence[Row]], styles: Mapping[str, str] | None = None
+) -> None:
+    """Write rows of text as CSV, a Markdown table, or an aligned table. NULL is empty in CSV, as in DuckDB's.
+
+    `styles` are those of texts in aligned tables.
+    """
     match output:
         case Output.csv:
             writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -193,7 +203,7 @@ def write_texts(output: Output, columns: Sequence[Column], pages: Iterable[Seque
         case Output.markdown:
             _write_markdown(columns, pages)
         case _:
-            table = TableWriter(columns)
+            table = TableWriter(columns, styles=styles)
             for page in pages:
                 table.write(page)
                 sys.stdout.flush()
@@ -281,23 +291,6 @@ def _split(widths: Sequence[int], room: int) -> Iterator[range]:
         if end == len(widths) or _total(widths[start : end + 1]) + indent > room:
             yield range(start, end)
             start = end
-
-
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """A column of text and its cells."""
-
-    title: str
-    texts: Sequence[str]
-    right: bool = False
-    min_width: int | None = None
-
-
-def write_columns(columns: Sequence[Cells], *, styles: Mapping[str, str] | None = None) -> None:
-    """Write columns side by side."""
-    table = TableWriter([Column(each.title, each.right, each.min_width) for each in columns], styles=styles)
-    table.write(list(zip(*(each.texts for each in columns), strict=True)))
-    table.end()
 
 
 def _fit(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:

@@ -10,18 +10,17 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import typer
 
 from skiway.cli.output import (
-    Cells,
     Column,
     Output,
     has_colors,
     shown_symbols,
-    write_columns,
     write_documents,
     write_texts,
     yaml_lines,
@@ -102,16 +101,11 @@ def _write_csv(records: Iterable[object]) -> None:
                 return json.dumps(value, ensure_ascii=False)
         return json.dumps(value)
 
-    plain = (_plain(record) for record in records)
+    plain = map(_plain, records)
     first = next(plain, None)
     if first is not None:
-        rows = ([cell(value) for value in each.values()] for each in _chained(first, plain))
+        rows = ([cell(value) for value in record.values()] for record in chain([first], plain))
         write_texts(Output.csv, [Column(name) for name in first], ([row] for row in rows))
-
-
-def _chained(first: Any, others: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from others
 
 
 def json_text(value: object) -> str:
@@ -125,24 +119,14 @@ def write_rows(records: Sequence[object], columns: Sequence[str], *, empty: str)
         typer.echo(empty, err=True)
         return
     fields = list(map(fields_of, records))
-    values = [[each[column] for each in fields] for column in columns]
-    cells = [[format_value(value, column) for value in found] for column, found in zip(columns, values, strict=True)]
-    numbers = [
-        any(isinstance(value, int | float | timedelta) and value is not True and value is not False for value in found)
-        for found in values
-    ]
-    write_columns(
-        [
-            Cells(
-                _title(column),
-                texts,
-                right=is_number,
-                min_width=None if is_number or column.endswith("id") else MIN_TEXT_WIDTH,
-            )
-            for column, texts, is_number in zip(columns, cells, numbers, strict=True)
-        ],
-        styles=STYLES,
-    )
+    shown = [_column(name, [record[name] for record in fields]) for name in columns]
+    rows = [[format_value(record[name], name) for name in columns] for record in fields]
+    write_texts(Output.table, shown, [rows], styles=STYLES)
+
+
+def _column(name: str, values: Sequence[Any]) -> Column:
+    is_number = any(isinstance(value, int | float | timedelta) and not isinstance(value, bool) for value in values)
+    return Column(_title(name), is_number, None if is_number or name.endswith("id") else MIN_TEXT_WIDTH)
 
 
 def write_fields(record: object) -> None:

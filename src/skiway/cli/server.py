@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ import typer
 from skiway import __version__
 from skiway.cli.command import READY_FILE, Call, HomeCall, command, group, home_command, progress
 from skiway.cli.options import HOME, key_values, load_settings, prepare_grpc, prepare_memory
-from skiway.cli.rendering import write_records
+from skiway.cli.output import counted
 from skiway.errors import InvalidArgument, SkiwayError
 from skiway.foundation import extras
 
@@ -186,25 +186,18 @@ def collect_garbage(
                 typer.echo(f"the sweep {page.kind.name} continued without {text}", err=True)
             if page.error is not None:
                 typer.echo(f"the sweep {page.kind.name} failed: {_reason(page.error)}", err=True)
-    if not call.is_for_people:
-        write_records(call.output, removed, ["kind", "name"], empty="")
+    call.print_for_programs(removed, ["kind", "name"])
     if not settings.gc.warehouse.enabled:
         skipped = ", ".join(kind.name for kind in KINDS if kind.needs_warehouse)
         typer.echo(f"skipped, because gc.warehouse.enabled is false: {skipped}", err=True)
-    counts = _join_counts((deleted[noun], noun) for noun in dict.fromkeys(kind.noun for kind in KINDS if kind.noun))
-    typer.echo(f"{'would delete' if dry_run else 'deleted'} {counts}", err=True)
+    *most, last = (counted(deleted[noun], noun) for noun in dict.fromkeys(kind.noun for kind in KINDS if kind.noun))
+    typer.echo(f"{'would delete' if dry_run else 'deleted'} {', '.join(most)} and {last}", err=True)
     if problems:
         raise typer.Exit(1)
 
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, SkiwayError) else f"{type(error).__name__}: {error}"
-
-
-def _join_counts(counts: Iterable[tuple[int, str]]) -> str:
-    """Return text such as `0 blobs, 1 pointer and 2 secrets`."""
-    *most, last = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
-    return f"{', '.join(most)} and {last}"
 
 
 # -- config ------------------------------------------------------------------------------------------------------------
@@ -223,10 +216,9 @@ def show_settings(call: HomeCall) -> None:
         {"key": key, "value": value, "origin": origins.get(key, "default")}
         for key, value in shown(call.settings).items()
     ]
+    call.print_for_programs(records, ["key", "value", "origin"])
     if call.is_for_people:
         _print_settings(records)
-    else:
-        write_records(call.output, records, ["key", "value", "origin"], empty="")
 
 
 def _print_settings(settings: Sequence[Mapping[str, str]]) -> None:

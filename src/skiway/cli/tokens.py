@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skiway.cli.command import HomeCall, confirm, group, home_command
-from skiway.cli.options import Yes
-from skiway.cli.rendering import write_record, write_records
+from skiway.cli.options import Yes, duration
 from skiway.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ def create_token(
     role: Annotated[
         list[str] | None, typer.Option(metavar="ROLE", help="A role; repeatable. Without one, the token can only read.")
     ] = None,
-    days: Annotated[
-        int | None, typer.Option(metavar="DAYS", min=1, help="Days until the token expires; never by default.")
+    ttl: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="When the token expires, such as 90d; never by default.")
     ] = None,
 ) -> None:
     """Create a token and print it once.
@@ -45,17 +44,14 @@ def create_token(
 
     _check_roles(role or [], known_roles(call.settings), account=account)
     account_id = _existing(call, account) if account else ""
-    expires_at = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
+    expires_at = None if ttl is None else datetime.now(UTC).replace(microsecond=0) + duration(ttl, "--ttl")
     token = new_token(name, account_id, roles=role or [], expires_at=expires_at)
     path = _file(call)
     add_token(path, token.entry)
     typer.echo(f"the token was added to {path}; it is shown only once:", err=True)
-    if call.is_for_people:
-        typer.echo(token.text.reveal())
-    else:
-        entry, text = token.entry, token.text.reveal()
-        record = _named(entry) | {"roles": list(entry.roles), "expires_at": entry.expires_at, "token": text}
-        write_record(call.output, record)
+    entry, text = token.entry, token.text.reveal()
+    record = _named(entry) | {"roles": list(entry.roles), "expires_at": entry.expires_at, "token": text}
+    call.print_result(text, record)
 
 
 @home_command(app, "list")
@@ -77,7 +73,7 @@ def list_tokens(call: HomeCall) -> None:
             records = [_record(entry, accounts, uses) for entry in entries]
     columns = ["name", "id", "account", "roles", "state", "expires_at", "last_used_at"]
     empty = "there are no tokens; create one with: skiway tokens create NAME"
-    write_records(call.output, records, columns, empty=empty)
+    call.print_rows(records, columns, empty=empty)
 
 
 @home_command(app, "delete")
@@ -99,8 +95,7 @@ def delete_token(
                 forget_token(stores, entry.sha256)
             if call.is_for_people:
                 typer.echo(f"revoked token {_named(entry)['id']} of {entry.name}")
-    if not call.is_for_people:
-        write_records(call.output, map(_named, removed), ["name", "id", "account"], empty="")
+    call.print_for_programs(map(_named, removed), ["name", "id", "account"])
 
 
 def _named(entry: TokenEntry) -> dict[str, object]:

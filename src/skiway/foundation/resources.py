@@ -33,7 +33,7 @@ class Field:
     name: str
     help: str
     type: type = str
-    """The type, or that of the items of a list. Commands that are written by hand take a dict."""
+    """The type, or that of the items of a list. Commands take a dict of texts as `KEY=VALUE`, if this is the metavar."""
     many: bool = False
     """Whether it is a list."""
     required: bool = False
@@ -73,6 +73,10 @@ class Resource:
     """The fields of the spec that only a creation sets."""
     parts: tuple[str, ...] = ()
     """The fields of the spec of which an update can change a part."""
+    example: str = ""
+    """A full name, if names belong to a hierarchy."""
+    is_container: bool = False
+    """Whether it contains other resources, which a deletion deletes only on request."""
 
     @cached_property
     def plural(self) -> str:
@@ -141,17 +145,31 @@ class Resource:
 
 
 DESCRIPTION: Final = Field("description", "Description for users.")
+PROPERTIES: Final = Field("properties", "Property.", type=dict, many=True, option="--property", metavar="KEY=VALUE")
 
 ACCOUNT: Final = Resource(
     "account", "Manage accounts, which own catalogs.", "account.write", read_permission="account.read"
 )
-CATALOG: Final = Resource("catalog", "Manage catalogs, such as lake.", "catalog.write", read_permission="catalog.read")
+CATALOG: Final = Resource(
+    "catalog",
+    "Manage catalogs, the top level of names. DuckDB attaches a catalog by its name.",
+    "catalog.write",
+    columns=("name", "description", "created_at"),
+    create="It is empty.",
+    read_permission="catalog.read",
+    example="lake",
+    is_container=True,
+)
 NAMESPACE: Final = Resource(
     "namespace",
-    "Manage namespaces, such as lake.sales.",
+    "Manage namespaces, the hierarchy of names below a catalog. DuckDB calls them schemas.",
     "namespace.write",
     fields=(Field("catalog_id", "The catalog that contains it.", required=True),),
+    columns=("name", "description", "created_at"),
+    create="Missing parents are created, too.",
     read_permission="namespace.read",
+    example="lake.sales or lake.sales.eu",
+    is_container=True,
 )
 IN_NAMESPACE: Final = (
     Field("catalog_id", "The catalog that contains it.", required=True),

@@ -2,9 +2,6 @@
 
 It is a client of a Skiway server and calls it with the token of each caller. So assistants see nothing that their caller could
 not read with DuckDB, and the server authorizes, limits and audits every call. Nothing can be changed.
-
-    tools      what each tool does, as plain functions
-    server     the tools and resources over MCP, on standard input and output or HTTP
 """
 
 from skiway.foundation import extras

@@ -192,8 +192,8 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, int):  # a subclass
-        return int(value)
+    if isinstance(value, int | str):  # of a subclass
+        return int(value) if isinstance(value, int) else str(value)
     if isinstance(value, Sequence):
         return list(value)
     return str(value)

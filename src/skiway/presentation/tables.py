@@ -33,6 +33,12 @@ def format_size(count: float) -> str:
     return f"{number:.1f} {UNITS[unit]}" if unit else f"{count:.0f} B"
 
 
+def picked(source: object, *names: str) -> dict[str, Any]:
+    """Return these attributes of a record or message by their names. `new=old` gives one another name."""
+    pairs = (name.partition("=") for name in names)
+    return {new: getattr(source, old or new) for new, _, old in pairs}
+
+
 class AtMost(int):
     """A number that is an upper bound."""
 
@@ -389,18 +395,12 @@ def profile_facts(profile: ColumnProfile | None, before: ColumnProfile | None = 
     if profile is None:
         return None
     return {
-        "values": profile.values,
-        "null_share": profile.null_share,
+        **picked(profile, "values", "null_share"),
         "null_share_before": before.null_share if before else None,
         "distinct": profile.distinct.value if profile.distinct else None,
         "distinct_before": before.distinct.value if before and before.distinct else None,
-        "min": profile.min,
-        "max": profile.max,
-        "bounds": list(profile.bounds),
-        "counts": list(profile.counts),
+        **picked(profile, "min", "max", "bounds", "counts", "quality", "errors"),
         "top_values": top_values_data(profile),
-        "quality": profile.quality,
-        "errors": profile.errors,
     }
 
 

@@ -1,8 +1,9 @@
 """Configuration as code: the catalogs, connectors, views, policies, quality rules and grants of an account in one YAML file.
 
-`declarations` are the objects that a file can declare; the JSON schema follows from them. `reading` and `checking` turn a
-file into declarations and report mistakes with their lines. `exporting` reads the same declarations from a server.
-`planning` compares both, and `applying` makes the changes. Secrets are read by `secrets` and sent to the server only.
+`declarations` are the objects that a file can declare; the JSON schema follows from them. `reading` turns a file into
+declarations and reports mistakes with their lines, and `forms` writes them. `exporting` reads the same declarations from a
+server, and `messages` converts them. `planning` compares both, and `applying` makes the changes. Secrets are read by
+`secrets` and sent to the server only.
 """
 
 from skiway.setup.applying import apply

@@ -5,56 +5,42 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 import msgspec
-from google.protobuf.timestamp_pb2 import Timestamp
+from msgspec.structs import replace
 
 from skiway.client import Metastore
 from skiway.client.metastore import Id
 from skiway.client.metastore.calls import segments
-from skiway.config.fields import DURATION
-from skiway.errors import NotFound, PreconditionFailed, SkiwayError
+from skiway.errors import InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.model import v1
 from skiway.setup.declarations import (
     CHECKS,
+    SECTION_OF,
     Account,
-    Catalog,
     Connector,
-    Copy,
-    Described,
-    Destination,
     Grant,
-    Namespace,
     Object,
     Pipeline,
     Policy,
     Rule,
-    Schedule,
     Setup,
-    Source,
     Table,
-    TableCopy,
     Tags,
     View,
 )
-from skiway.setup.forms import described, described_values, object_kind, object_name, plain, schema_of
+from skiway.setup.forms import described, object_kind, object_name, plain, schema_of
+from skiway.setup.messages import message_of
 from skiway.setup.planning import Change, Plan
-from skiway.setup.secrets import credentials_of, secret_of
+from skiway.setup.secrets import credentials_of, read_secret
 
 Report = Callable[[str], None]
 
 PROTECTING: Final = ("tags", "policy")
 """While one of these waits, nothing is made visible that it may protect."""
 EXPOSING: Final = ("view", "grant")
-OBJECT_KINDS: Final[Mapping[str, v1.ResourceKind.ValueType]] = {
-    "catalog": v1.RK_CATALOG,
-    "namespace": v1.RK_NAMESPACE,
-    "table": v1.RK_TABLE,
-    "view": v1.RK_VIEW,
-}
 PAST: Final = {"create": "created", "update": "changed", "delete": "deleted"}
 
 
@@ -83,7 +69,7 @@ class Applying:
     report: Report
     sync: bool = False
     credentials: dict[str, v1.ConnectorCredentials] = field(default_factory=dict)
-    secrets: dict[str, dict[str, str]] = field(default_factory=dict)
+    secrets: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     waiting: list[Change] = field(default_factory=list)
     has_synced: bool = False
 
@@ -94,8 +80,9 @@ class Applying:
                 read = partial(credentials_of, change.desired.auth.credentials, environment)
                 self.credentials[change.name] = _with_place(change, read)
             for name in change.secrets:
-                read_one = partial(secret_of, getattr(change.desired, name), environment)
-                self.secrets.setdefault(change.name, {})[name] = _with_place(change, read_one)
+                reference = getattr(change.desired, name)
+                read_one = partial(read_secret, name, reference.env, reference.file, environment)
+                self.secrets.setdefault((change.kind, change.name), {})[name] = _with_place(change, read_one)
         for number, change in enumerate(plan.changes):
             if self._must_wait(change):
                 self.waiting.append(change)
@@ -144,32 +131,21 @@ class Applying:
         )
 
     def _make(self, change: Change) -> None:
-        desired = change.desired
-        match desired:
+        match item := change.desired:
             case Account():
-                _change_account(self.lake, Id(change.name), desired)
-            case Catalog():
-                _catalog(self.lake, change, desired)
-            case Namespace():
-                _namespace(self.lake, change, desired)
-            case Table():
-                _create_table(self.lake, desired)
+                _change_account(self.lake, Id(change.name), item)
             case Connector():
-                _connector(self.lake, change, desired, self.credentials.get(change.name))
-            case View():
-                _view(self.lake, change, desired)
+                _connector(self.lake, change, item, self.credentials.get(change.name))
             case Tags():
-                _tags(self.lake, change, desired)
-            case Policy():
-                _policy(self.lake, change, desired)
-            case Pipeline():
-                _pipeline(self.lake, change, desired)
-            case Described():
-                _described(self.lake, change, desired, self.secrets.get(change.name, {}))
+                _tags(self.lake, change, item)
             case Rule():
-                _rule(self.lake, change, desired)
+                _rule(self.lake, change, item)
+            case Pipeline():
+                _pipeline(self.lake, change, item)
             case Grant():
-                _grant(self.lake, change, desired)
+                _grant(self.lake, change, item)
+            case _:
+                _resource(self.lake, change, item, self.secrets.get((change.kind, change.name), {}))
 
 
 def _with_place(change: Change, act: Callable[[], Any], *, left: int = 0) -> Any:
@@ -185,9 +161,76 @@ def _with_place(change: Change, act: Callable[[], Any], *, left: int = 0) -> Any
         raise failed from None
 
 
-def _changed(change: Change, item: Any, keys: Iterable[str]) -> dict[str, Any]:
-    """The keys that differ, as arguments of an update: an empty value clears."""
-    return {key: getattr(item, key) or None for key in keys if key in change.changed}
+def _resource(lake: Metastore, change: Change, item: Any, secrets: Mapping[str, str]) -> None:
+    """Change a resource whose keys are the arguments of the client's methods, or are converted to them."""
+    kind = "object" if change.kind in ("namespace", "table", "view") else ""
+    ref = segments(item.name, resource=kind) if kind else (item.name,) if change.kind == "catalog" else item.name
+    collection: Any = getattr(lake, SECTION_OF[change.kind])
+    match change.action:
+        case "delete":
+            collection.delete(ref)
+        case "update":
+            collection.update(ref, **_arguments(lake, item, change.changed), **secrets)
+        case "create":
+            for name in _required_secrets(item) - secrets.keys():
+                message = f"a new {change.kind} needs a {name}: give {{env: NAME}} or {{file: PATH}}"
+                raise InvalidArgument(message, key="field", field=name)
+            collection.create(ref, **_arguments(lake, item, item.__struct_fields__), **secrets)
+
+
+def _required_secrets(item: Any) -> set[str]:
+    resource = described(item)
+    return {field.name for field in resource.fields if field.is_secret and field.required} if resource else set()
+
+
+def _arguments(lake: Metastore, item: Any, keys: Iterable[str]) -> dict[str, Any]:
+    """The arguments of a call for these keys of a declaration, without secrets. An empty value clears."""
+    found: dict[str, Any] = {}
+    resource = described(item)
+    secrets = resource.secrets if resource else ()
+    for key in keys:
+        convert = CONVERTED.get((type(item), key))
+        if convert is not None:
+            found |= convert(lake, item)
+        elif key != "name" and key not in secrets:
+            found[key] = getattr(item, key) or None
+    return found
+
+
+def _policy_rule(_: Metastore, item: Policy) -> dict[str, Any]:
+    mask = item.mask
+    if mask is None:
+        return {"row_filter": item.row_filter or None}
+    return {"mask": mask.kind, "mask_sql": mask.sql or None, "columns": mask.columns}
+
+
+def _view_columns(_: Metastore, item: View) -> dict[str, Any]:
+    columns = [message_of(column, v1.SchemaColumn) for column in item.columns or ()]
+    for number, column in enumerate(columns, 1):
+        column.ordinal = number
+    return {"output_columns": columns}
+
+
+def _view_reads(_: Metastore, item: View) -> dict[str, Any]:
+    return {"base_relations": [segments(name, resource="table") for name in item.reads or ()]}
+
+
+CONVERTED: Final[Mapping[tuple[type, str], Callable[[Metastore, Any], dict[str, Any]]]] = {
+    (Connector, "source"): lambda _, item: {"source": message_of(item.source, v1.ConnectorSource)},
+    (Connector, "destination"): lambda _, item: {"destination": message_of(item.destination, v1.ConnectorDestination)},
+    (Connector, "schedule"): lambda _, item: {"policy": message_of(item.schedule, v1.ConnectorPolicy)},
+    (Connector, "copy"): lambda _, item: {
+        "copy": None if item.copy is None else message_of(item.copy, v1.CopySettings)
+    },
+    (Policy, "on"): lambda lake, item: {"on": [_object_id(lake, each) for each in item.on]},
+    (Policy, "row_filter"): _policy_rule,
+    (Policy, "mask"): _policy_rule,
+    (Table, "columns"): lambda _, item: {"schema": schema_of(item.columns)},
+    (View, "columns"): _view_columns,
+    (View, "reads"): _view_reads,
+    (View, "search_path"): lambda _, item: {"search_path": item.search_path or ()},
+}
+"""The arguments of the client's methods for keys of declarations that are not arguments themselves."""
 
 
 def _change_account(lake: Metastore, account_id: Id, item: Account) -> None:
@@ -202,60 +245,6 @@ def _change_account(lake: Metastore, account_id: Id, item: Account) -> None:
     )
 
 
-def _catalog(lake: Metastore, change: Change, item: Catalog) -> None:
-    keys = ("description", "connector_ref", "policy_ref", "properties")
-    if change.action == "create":
-        lake.catalogs.create((item.name,), **{key: getattr(item, key) or None for key in keys})
-    elif change.action == "update":
-        lake.catalogs.update((item.name,), **_changed(change, item, keys))
-    else:
-        lake.catalogs.delete((item.name,))
-
-
-def _namespace(lake: Metastore, change: Change, item: Namespace) -> None:
-    path, keys = segments(item.name, resource="namespace"), ("description", "policy_ref", "properties")
-    if change.action == "create":
-        lake.namespaces.create(path, **{key: getattr(item, key) or None for key in keys})
-    elif change.action == "update":
-        lake.namespaces.update(path, **_changed(change, item, keys))
-    else:
-        lake.namespaces.delete(path)
-
-
-def _create_table(lake: Metastore, item: Table) -> None:
-    lake.tables.create(
-        segments(item.name, resource="table"),
-        schema=schema_of(item.columns),
-        description=item.description or None,
-        properties=item.properties or None,
-    )
-
-
-def _view(lake: Metastore, change: Change, item: View) -> None:
-    path = segments(item.name, resource="view")
-    if change.action == "delete":
-        lake.views.delete(path)
-        return
-    values: dict[str, Any] = {
-        "sql": item.sql,
-        "description": item.description or None,
-        "rights": item.rights,
-        "properties": item.properties or None,
-        "base_relations": [segments(each, resource="table") for each in item.reads or ()],
-        "search_path": item.search_path or (),
-        "output_columns": [
-            v1.SchemaColumn(name=each.name, logical_type=each.type, nullable=each.nullable, ordinal=number)
-            for number, each in enumerate(item.columns or (), 1)
-        ],
-    }
-    if change.action == "create":
-        lake.views.create(path, **values)
-        return
-    named = {"reads": "base_relations", "columns": "output_columns"}
-    changed = {named.get(key, key) for key in change.changed}
-    lake.views.update(path, **{key: value for key, value in values.items() if key in changed})
-
-
 def _tags(lake: Metastore, change: Change, item: Tags) -> None:
     """Set the tags of columns, and then remove those of others."""
     table = Id(_object_id(lake, Object(table=item.table)).id)
@@ -266,28 +255,6 @@ def _tags(lake: Metastore, change: Change, item: Tags) -> None:
             lake.policies.tag(table, column, tags)
     for column in before.keys() - wanted.keys():
         lake.policies.tag(table, column, ())
-
-
-def _policy(lake: Metastore, change: Change, item: Policy) -> None:
-    if change.action == "delete":
-        lake.policies.delete(item.name)
-        return
-    mask = item.mask
-    rule: dict[str, Any] = {"row_filter": item.row_filter or None}
-    if mask is not None:
-        rule = {"mask": mask.kind, "mask_sql": mask.sql or None, "columns": mask.columns}
-    values: dict[str, Any] = {
-        "to": item.to,
-        "exceptions": item.exceptions,
-        "on": [_object_id(lake, each) for each in item.on],
-        "tags": item.tags,
-        "description": item.description or None,
-    }
-    if change.action == "create":
-        lake.policies.create(item.name, **values, **rule)
-        return
-    changed = {key: value for key, value in values.items() if key in change.changed}
-    lake.policies.update(item.name, **changed, **(rule if change.changed & {"row_filter", "mask"} else {}))
 
 
 def _rule(lake: Metastore, change: Change, item: Rule) -> None:
@@ -308,9 +275,7 @@ def _rule(lake: Metastore, change: Change, item: Rule) -> None:
             description=item.description or None,
         )
         return
-    changed = _changed(change, item, ("description", "severity"))
-    if "estimates_only" in change.changed:
-        changed["estimates_only"] = item.estimates_only
+    changed = _arguments(lake, item, change.changed & {"description", "severity", "estimates_only"})
     if change.changed & CHECKS.keys():
         changed |= {"kind": kind, "values": plain(getattr(item, kind))}
     lake.rules.update(item.name, **changed)
@@ -325,19 +290,6 @@ def _pipeline(lake: Metastore, change: Change, item: Pipeline) -> None:
         lake.pipelines.update(item.name, item.files)
 
 
-def _described(lake: Metastore, change: Change, item: Described, secrets: Mapping[str, str]) -> None:
-    resource = described(item)
-    assert resource is not None
-    collection: Any = getattr(lake, resource.plural)
-    match change.action:
-        case "delete":
-            collection.delete(item.name)
-        case "create":
-            collection.create(item.name, **described_values(resource, item, None, secrets))
-        case "update":
-            collection.update(item.name, **described_values(resource, item, change.changed, secrets))
-
-
 def _grant(lake: Metastore, change: Change, item: Grant) -> None:
     on = _object_id(lake, item.on)
     if change.action == "delete":
@@ -349,110 +301,26 @@ def _grant(lake: Metastore, change: Change, item: Grant) -> None:
 def _object_id(lake: Metastore, reference: Object) -> v1.ResourceId:
     kind, name = object_kind(reference), object_name(reference)
     path: Sequence[str] = (name,) if kind == "catalog" else segments(name, resource=kind)
-    resolve = {
-        "catalog": lake.directory.resolve_catalog,
-        "namespace": lake.directory.resolve_namespace,
-        "table": lake.directory.resolve_table,
-        "view": lake.directory.resolve_view,
-    }
-    return v1.ResourceId(id=resolve[kind](path), kind=OBJECT_KINDS[kind])
-
-
-# -- connectors --------------------------------------------------------------------------------------------------------
+    return v1.ResourceId(id=lake.directory.resolve(kind, path), kind=v1.ResourceKind.Value(f"RK_{kind.upper()}"))
 
 
 def _connector(lake: Metastore, change: Change, item: Connector, credentials: v1.ConnectorCredentials | None) -> None:
     if change.action == "delete":
         lake.connectors.delete(item.name)
         return
-    auth = v1.ConnectorAuthSpec(
-        scheme=item.auth.scheme,
-        properties=item.auth.properties,
-        header_hints=item.auth.header_hints,
-        credentials=credentials,
-    )
-    values: dict[str, Any] = {
-        "kind": item.kind,
-        "uri": item.uri,
-        "description": item.description or None,
-        "properties": item.properties or None,
-        "source": _source(item.source),
-        "destination": _destination(item.destination),
-        "auth": auth,
-        "policy": _schedule(item.schedule),
-        "copy": None if item.copy is None else _copy(item.copy),
-    }
+    auth = message_of(replace(item.auth, credentials=None), v1.ConnectorAuthSpec)
+    if credentials is not None:
+        auth.credentials.CopyFrom(credentials)
+    keys = change.changed if change.action == "update" else frozenset(item.__struct_fields__)
+    given = {**_arguments(lake, item, keys - {"auth", "paused"}), **({"auth": auth} if "auth" in keys else {})}
     if change.action == "update":
-        named = {"schedule": "policy"}
-        changed = {named.get(key, key) for key in change.changed}
-        given = {key: value for key, value in values.items() if key in changed}
-        if "paused" in changed:
+        if "paused" in keys:
             given["paused"] = item.paused
         removes = any(each.field == "auth.credentials" and each.after is None for each in change.fields)
-        keep = credentials is None and not removes
-        lake.connectors.update(item.name, **given, keep_credentials=keep)
+        lake.connectors.update(item.name, **given, keep_credentials=credentials is None and not removes)
         return
     if item.paused:  # so that no job starts before it is paused
-        values["policy"].enabled = False
-    lake.connectors.create(item.name, **values)
+        given["policy"].enabled = False
+    lake.connectors.create(item.name, **given)
     if item.paused:
-        lake.connectors.update(item.name, paused=True, policy=_schedule(item.schedule))
-
-
-def _source(item: Source) -> v1.ConnectorSource:
-    return v1.ConnectorSource(
-        namespace=_path(item.namespace),
-        table=item.table or None,
-        include_tables=item.include_tables,
-        exclude_tables=item.exclude_tables,
-        columns=item.columns,
-        exclude_columns=item.exclude_columns,
-    )
-
-
-def _copy(item: TableCopy) -> v1.CopySettings:
-    return v1.CopySettings(
-        mode=v1.CopyMode.Value(f"COM_{item.mode.upper()}") if item.mode else v1.COM_UNSPECIFIED,
-        key_columns=item.key_columns,
-        cursor_column=item.cursor_column,
-        schema_changes=v1.SchemaChanges.Value(f"SCH_{item.schema_changes.upper()}")
-        if item.schema_changes
-        else v1.SCH_UNSPECIFIED,
-        partition_by=item.partition_by,
-        sort_by=item.sort_by,
-        read_partitions=item.read_partitions,
-        tables={name: _copy(own) for name, own in item.tables.items()} if isinstance(item, Copy) else None,
-    )
-
-
-def _destination(item: Destination) -> v1.ConnectorDestination:
-    return v1.ConnectorDestination(
-        catalog_display_name=item.catalog,
-        namespace=_path(item.namespace),
-        table_display_name=item.table,
-        tables=[
-            v1.TableDestination(source=each.source, namespace=_path(each.namespace), table_display_name=each.name)
-            for each in item.tables
-        ],
-    )
-
-
-def _path(text: str) -> v1.NamespacePath | None:
-    return v1.NamespacePath(segments=segments(text, resource="namespace")) if text else None
-
-
-def _schedule(item: Schedule) -> v1.ConnectorPolicy:
-    policy = v1.ConnectorPolicy(enabled=item.enabled, max_parallel=item.max_parallel, latest_n=item.latest)
-    if item.every:
-        policy.interval.FromTimedelta(DURATION.read(item.every))
-    if item.not_before:
-        stamp = Timestamp()
-        stamp.FromDatetime(datetime.fromisoformat(item.not_before))
-        policy.not_before.CopyFrom(stamp)
-    if item.mode is not None:
-        policy.mode = v1.ReconcileMode.Value(f"RM_{item.mode.upper()}")
-    if item.snapshots is not None:
-        policy.scope = v1.SnapshotScope.Value(
-            "SNS_LATEST_N" if item.snapshots == "latest" else f"SNS_{item.snapshots.upper()}"
-        )
-    return policy
+        lake.connectors.update(item.name, paused=True, policy=message_of(item.schedule, v1.ConnectorPolicy))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -480,18 +480,10 @@ if PLAIN and not TYPE_CHECKING:
         omit_defaults=True,
     )
 
-SECTIONS: Final = (
-    "catalogs",
-    "namespaces",
-    "tables",
-    "connectors",
-    "views",
-    "tags",
-    "policies",
-    "rules",
-    "pipelines",
-    "webhooks",
-    *(resource.plural for resource in PLAIN),
-    "grants",
-)
-"""The sections that are lists."""
+SECTION_OF: Final = {
+    _declaration.__name__.lower(): _field.name
+    for _field in msgspec.structs.fields(Setup)
+    for _declaration in (get_args(get_args(_field.type)[0])[:1] if _field.name not in ("version", "account") else ())
+}
+"""The sections that are lists, by the kinds of what they declare, such as `policy`."""
+SECTIONS: Final = tuple(SECTION_OF.values())

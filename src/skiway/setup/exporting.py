@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import Any, Final
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.client import Metastore
 from skiway.client.metastore import Connector as StoredConnector
-from skiway.client.metastore import Grant as StoredGrant
-from skiway.client.metastore import Id, Listing, dotted
-from skiway.client.metastore import Namespace as StoredNamespace
+from skiway.client.metastore import Id, dotted
 from skiway.client.metastore import Policy as StoredPolicy
 from skiway.client.metastore import Rule as StoredRule
 from skiway.client.metastore import Table as StoredTable
 from skiway.client.metastore import View as StoredView
 from skiway.client.metastore.calls import segments
-from skiway.config.fields import as_text
 from skiway.errors import NotFound, PreconditionFailed
 from skiway.foundation.resources import Resource
 from skiway.model import v1
@@ -32,7 +26,6 @@ from skiway.setup.declarations import (
     Auth,
     Catalog,
     Connector,
-    Copy,
     Described,
     Destination,
     Grant,
@@ -47,15 +40,12 @@ from skiway.setup.declarations import (
     Schedule,
     SecretRef,
     Setup,
-    Source,
     Table,
-    TableCopy,
-    TableDestination,
     Tags,
     View,
-    ViewColumn,
 )
-from skiway.setup.forms import columns_of, declaration_of, normal
+from skiway.setup.forms import columns_of, normal
+from skiway.setup.messages import declaration_of
 from skiway.setup.secrets import default_reference, default_variable
 
 MASKS: Final = ("null", "hash", "partial")
@@ -116,28 +106,27 @@ class _Reading:
         lake = self.lake
         visible = list(_sound(lake.accounts(), "account"))
         own = next((each for each in visible if len(visible) == 1 or each.id == self.account), None)
-        catalogs = list(_sound(lake.catalogs(), "catalog"))
-        for catalog in catalogs:
-            self._meet("catalog", catalog.id, catalog.path)
+        catalogs = list(self._met("catalog", lake.catalogs()))
         namespaces = [
-            each for catalog in catalogs for each in _sound(lake.namespaces(catalog, recursive=True), "namespace")
+            namespace
+            for catalog in catalogs
+            for namespace in self._met("namespace", lake.namespaces(catalog, recursive=True))
         ]
-        for namespace in namespaces:
-            self._meet("namespace", namespace.id, namespace.path)
         managed = {catalog.name for catalog in catalogs if not catalog.message.connector_ref}
-        tables, views = [], []
+        tables, views = list[Table](), list[View]()
         for namespace in namespaces:
-            tables += [each for each in self._tables(namespace) if _is_managed(each, managed)]
-            views += list(self._views(namespace))
+            found = self._met("table", lake.tables(namespace))
+            tables += [_table(table) for table in found if _is_managed(table, managed)]
+            views += map(_view, self._met("view", lake.views(namespace)))
         connectors = list(_sound(lake.connectors(), "connector"))
         setup = Setup(
             version=1,
             account=None if own is None else _account(own.message),
-            catalogs=tuple(map(_catalog, (each.message for each in catalogs))),
-            namespaces=tuple(map(_namespace, namespaces)),
-            tables=tuple(map(_table, tables)),
+            catalogs=tuple(declaration_of(Catalog, each.message, name=each.name) for each in catalogs),
+            namespaces=tuple(declaration_of(Namespace, each.message, name=str(each)) for each in namespaces),
+            tables=tuple(tables),
             connectors=tuple(map(self._connector, connectors)),
-            views=tuple(map(_view, views)),
+            views=tuple(views),
             tags=tuple(self._tags()),
             policies=tuple(map(self._policy, _sound(lake.policies(), "policy"))),
             rules=tuple(self._rules()),
@@ -154,20 +143,13 @@ class _Reading:
             None if own is None else own.id,
         )
 
-    def _meet(self, kind: str, found: Id, path: Sequence[str]) -> None:
-        name = path[0] if kind == "catalog" else dotted(path)
-        self.ids[kind, name] = found
-        self.names[kind, str(found)] = name
-
-    def _tables(self, namespace: StoredNamespace) -> Iterator[StoredTable]:
-        for table in _sound(self.lake.tables(namespace), "table"):
-            self._meet("table", table.id, table.path)
-            yield table
-
-    def _views(self, namespace: StoredNamespace) -> Iterator[StoredView]:
-        for view in _sound(self.lake.views(namespace), "view"):
-            self._meet("view", view.id, view.path)
-            yield view
+    def _met(self, kind: str, found: Iterable[Any]) -> Iterator[Any]:
+        """Yield resources, and remember their names."""
+        for resource in _sound(found, kind):
+            name = resource.name if kind == "catalog" else dotted(resource.path)
+            self.ids[kind, name] = resource.id
+            self.names[kind, str(resource.id)] = name
+            yield resource
 
     def _tags(self) -> Iterator[Tags]:
         for table_id, tags in self.lake.policies.tagged():
@@ -181,8 +163,7 @@ class _Reading:
         return None if name is None else Object(**{kind: name})
 
     def _grants(self) -> Iterator[Grant]:
-        grants: Listing[StoredGrant] = self.lake.grants()
-        for grant in grants:
+        for grant in self.lake.grants():
             on = None if grant.damage else self._object(grant.kind, grant.object_id)
             if on is not None:
                 yield Grant(to=grant.grantee, privilege=grant.privilege, on=on)  # type: ignore[arg-type]
@@ -190,8 +171,11 @@ class _Reading:
     def _described(self, resource: Resource) -> Iterator[Described]:
         """The resources of a described kind. References to variables stand for their secrets."""
         for record in _sound(getattr(self.lake, resource.plural)(), resource.name):
-            variable = default_variable(resource.name.upper(), record.name)
-            yield declaration_of(resource, record, dict.fromkeys(resource.secrets, SecretRef(env=variable)))
+            values = {field.name: getattr(record, field.name) for field in resource.fields if not field.is_secret}
+            present = {name: value for name, value in values.items() if value is not None}
+            reference = SecretRef(env=default_variable(resource.name.upper(), record.name))
+            secrets = dict.fromkeys(resource.secrets, reference)
+            yield DESCRIBED[resource.plural][1](name=record.name, **present, **secrets)
 
     def _rules(self) -> Iterator[Rule]:
         """The rules. Those of deleted tables are left out."""
@@ -230,22 +214,13 @@ class _Reading:
     def _connector(self, connector: StoredConnector) -> Connector:
         message = connector.message
         credentials = default_reference(connector.name) if message.auth.secret_id else None
-        return Connector(
+        return declaration_of(
+            Connector,
+            message,
             name=connector.name,
-            kind=connector.kind,  # type: ignore[arg-type]
-            uri=message.uri,
-            description=connector.description or "",
-            properties=dict(message.properties),
-            source=_source(message.source),
             destination=self._destination(message.destination),
-            auth=Auth(
-                scheme=message.auth.scheme or "none",  # type: ignore[arg-type]
-                properties=dict(message.auth.properties),
-                header_hints=dict(message.auth.header_hints),
-                credentials=credentials,
-            ),
-            schedule=_schedule(message.policy),
-            copy=_copy(message.copy) if message.HasField("copy") else None,
+            auth=declaration_of(Auth, message.auth, credentials=credentials),
+            schedule=declaration_of(Schedule, message.policy),
             paused=connector.is_paused,
         )
 
@@ -256,17 +231,13 @@ class _Reading:
             name = self.names.get((kind, found.id), "")
             return segments(name, resource=kind) if name else ()
 
-        namespace = path("namespace", message.namespace_id)[1:] or tuple(message.namespace.segments)
-        return Destination(
+        namespace = path("namespace", message.namespace_id)[1:] or message.namespace.segments
+        return declaration_of(
+            Destination,
+            message,
             catalog=self.names.get(("catalog", message.catalog_id.id), message.catalog_display_name),
             namespace=dotted(namespace),
             table="".join(path("table", message.table_id)[-1:]) or message.table_display_name,
-            tables=tuple(
-                TableDestination(
-                    source=each.source, namespace=dotted(each.namespace.segments), name=each.table_display_name
-                )
-                for each in message.tables
-            ),
         )
 
 
@@ -289,7 +260,7 @@ def _is_managed(table: StoredTable, managed_catalogs: set[str]) -> bool:
 
 def _account(message: v1.Account) -> Account:
     quotas = Quotas(caller=_quota(message, "caller"), account=_quota(message, "account"))
-    return Account(description=message.description, tags=dict(message.tags), quotas=quotas)
+    return declaration_of(Account, message, quotas=quotas)
 
 
 def _quota(message: v1.Account, whose: str) -> Quota:
@@ -297,53 +268,17 @@ def _quota(message: v1.Account, whose: str) -> Quota:
     return Quota(**{name: value if name == "per_second" else int(value) for name, value in own.items()})  # type: ignore[arg-type]
 
 
-def _catalog(message: v1.Catalog) -> Catalog:
-    return Catalog(
-        name=message.display_name,
-        description=message.description,
-        connector_ref=message.connector_ref,
-        policy_ref=message.policy_ref,
-        properties=dict(message.properties),
-    )
-
-
-def _namespace(namespace: StoredNamespace) -> Namespace:
-    return Namespace(
-        name=dotted(namespace.path),
-        description=namespace.description or "",
-        policy_ref=namespace.message.policy_ref,
-        properties=dict(namespace.properties),
-    )
-
-
 def _table(table: StoredTable) -> Table:
-    return Table(
-        name=dotted(table.path),
-        description=table.description or "",
-        columns=columns_of(json.loads(table.schema_json)),
-        properties={key: value for key, value in table.properties.items() if key != COMMENT},
-    )
+    properties = {key: value for key, value in table.properties.items() if key != COMMENT}
+    columns = columns_of(json.loads(table.schema_json))
+    return declaration_of(Table, table.message, name=dotted(table.path), columns=columns, properties=properties)
 
 
 def _view(view: StoredView) -> View:
-    message = view.message
-    reads = (
-        dotted((each.catalog or view.path[0], *each.path, each.name)) for each in message.base_relations
+    reads = tuple(
+        dotted((each.catalog or view.path[0], *each.path, each.name)) for each in view.message.base_relations
     )  # the default is the view's own catalog
-    return View(
-        name=dotted(view.path),
-        description=view.description or "",
-        sql=dict(view.sql),
-        rights=view.rights,  # type: ignore[arg-type]
-        reads=tuple(reads) or None,
-        columns=tuple(
-            ViewColumn(name=each.name, type=each.logical_type, nullable=each.nullable)
-            for each in message.output_columns
-        )
-        or None,
-        search_path=tuple(message.creation_search_path) or None,
-        properties=dict(view.properties),
-    )
+    return declaration_of(View, view.message, name=dotted(view.path), sql=dict(view.sql), reads=reads or None)
 
 
 def _rule(rule: StoredRule, table: str) -> Rule:
@@ -357,51 +292,3 @@ def _rule(rule: StoredRule, table: str) -> Rule:
         estimates_only=rule.estimates_only,
         **check,
     )
-
-
-def _source(message: v1.ConnectorSource) -> Source:
-    return Source(
-        namespace=dotted(message.namespace.segments),
-        table=message.table,
-        include_tables=tuple(message.include_tables),
-        exclude_tables=tuple(message.exclude_tables),
-        columns=tuple(message.columns),
-        exclude_columns=tuple(message.exclude_columns),
-    )
-
-
-def _copy(message: v1.CopySettings) -> Copy:
-    tables = {name: TableCopy(**_table_copy(own)) for name, own in message.tables.items()}
-    return Copy(**_table_copy(message), tables=tables)
-
-
-def _table_copy(message: v1.CopySettings) -> dict[str, Any]:
-    modes = {v1.COM_APPEND: "append", v1.COM_UPSERT: "upsert", v1.COM_REPLACE: "replace"}
-    changes = {v1.SCH_FOLLOW: "follow", v1.SCH_REJECT: "reject"}
-    return {
-        "mode": modes.get(message.mode),
-        "key_columns": tuple(message.key_columns),
-        "cursor_column": message.cursor_column,
-        "schema_changes": changes.get(message.schema_changes),
-        "partition_by": tuple(message.partition_by),
-        "sort_by": message.sort_by,
-        "read_partitions": message.read_partitions,
-    }
-
-
-def _schedule(message: v1.ConnectorPolicy) -> Schedule:
-    modes: dict[int, Any] = {v1.RM_INCREMENTAL: "incremental", v1.RM_FULL: "full"}
-    scopes: dict[int, Any] = {v1.SNS_CURRENT: "current", v1.SNS_LATEST_N: "latest", v1.SNS_ALL: "all"}
-    return Schedule(
-        enabled=message.enabled,
-        every=as_text(message.interval.ToTimedelta()) if message.interval.ToTimedelta() else "",
-        not_before=_time_text(message.not_before) if message.HasField("not_before") else "",
-        max_parallel=message.max_parallel,
-        mode=modes.get(message.mode),
-        snapshots=scopes.get(message.scope),
-        latest=message.latest_n,
-    )
-
-
-def _time_text(stamp: Timestamp) -> str:
-    return stamp.ToDatetime(UTC).isoformat().replace("+00:00", "Z")

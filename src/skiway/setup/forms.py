@@ -16,7 +16,6 @@ import yaml
 from msgspec.structs import replace
 
 from skiway.client.metastore.calls import dotted, segments
-from skiway.errors import InvalidArgument
 from skiway.foundation.resources import Resource
 from skiway.setup.declarations import (
     DESCRIBED,
@@ -24,7 +23,6 @@ from skiway.setup.declarations import (
     Column,
     Connector,
     Declaration,
-    Described,
     Grant,
     ListType,
     MapType,
@@ -33,7 +31,6 @@ from skiway.setup.declarations import (
     Pipeline,
     Policy,
     Rule,
-    SecretRef,
     Setup,
     StructType,
     Table,
@@ -45,43 +42,6 @@ from skiway.setup.declarations import (
 def described(item: object) -> Resource | None:
     """The kind of a declaration, if its class is made from a description."""
     return next((resource for resource, kind in DESCRIBED.values() if type(item) is kind), None)
-
-
-def declaration_of(resource: Resource, record: Any, references: Mapping[str, SecretRef]) -> Described:
-    """The declaration of what the server has, with references in the place of secrets."""
-    given = {field.name: getattr(record, field.name) for field in resource.fields if not field.is_secret}
-    present = {name: value for name, value in given.items() if value is not None}
-    return DESCRIBED[resource.plural][1](name=record.name, **present, **references)
-
-
-def with_sorted_sets(resource: Resource, item: Any) -> Any:
-    """A declaration in which equal sets are equal."""
-    sets = {field.name: tuple(sorted(set(getattr(item, field.name)))) for field in resource.fields if field.is_set}
-    return replace(item, **sets)
-
-
-def missing_reference(resource: Resource, item: Any) -> Iterator[tuple[str, str]]:
-    """Yield each secret field whose reference is not exactly one of env and file, and what to do."""
-    for name in resource.secrets:
-        reference: SecretRef | None = getattr(item, name)
-        if reference is not None and bool(reference.env) == bool(reference.file):
-            yield name, f"{name} needs one reference: {{env: NAME}} or {{file: PATH}}"
-
-
-def described_values(
-    resource: Resource, item: Any, changed: frozenset[str] | None, secrets: Mapping[str, str]
-) -> dict[str, Any]:
-    """The arguments that create a resource or, with the keys that have `changed`, update it. An empty text clears."""
-    given: dict[str, Any] = dict(secrets)
-    for field in resource.fields:
-        if field.is_secret:
-            if changed is None and field.required and field.name not in secrets:
-                message = f"a new {resource.name} needs a {field.name}: give {{env: NAME}} or {{file: PATH}}"
-                raise InvalidArgument(message, key="field", field=field.name)
-        elif changed is None or field.name in changed:
-            value = getattr(item, field.name)
-            given[field.name] = None if value == "" else value
-    return given
 
 
 KINDS: Final = ("catalog", "namespace", "table", "view")
@@ -100,15 +60,19 @@ def normal(setup: Setup) -> Setup:
 
 def normal_item(item: Declaration) -> Declaration:
     """Return a declaration in normal form."""
-    change = _NORMAL.get(type(item))
-    resource = described(item)
-    found = with_sorted_sets(resource, item) if resource else item if change is None else change(item)
+    change, resource = _NORMAL.get(type(item)), described(item)
+    sets = [field.name for field in resource.fields if field.is_set] if resource else []
+    found = replace(item if change is None else change(item), **{key: _sorted_set(getattr(item, key)) for key in sets})
     sorted_fields = {
         name: dict(sorted(value.items()))
         for name in found.__struct_fields__
         if isinstance(value := getattr(found, name), dict)
     }
     return replace(found, **sorted_fields)
+
+
+def _sorted_set(items: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(items)))
 
 
 def title(item: Any) -> str:
@@ -174,7 +138,7 @@ def _tags(item: Tags) -> Tags:
 
 
 def _tag_names(tags: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({each.strip().lower() for each in tags}))
+    return _sorted_set(tag.strip().lower() for tag in tags)
 
 
 def _policy(item: Policy) -> Policy:
@@ -200,7 +164,7 @@ def _pipeline(item: Pipeline) -> Pipeline:
 
 
 def _callers(given: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({each.lower() if each.startswith("role:") else each for each in given}))
+    return _sorted_set(name.lower() if name.startswith("role:") else name for name in given)
 
 
 def _grant(item: Grant) -> Grant:

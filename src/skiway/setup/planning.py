@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from skiway.client.metastore.calls import dotted, segments
 from skiway.setup.declarations import (
     DESCRIBED,
+    SECTION_OF,
     SECTIONS,
     Account,
     Connector,
@@ -28,20 +29,6 @@ from skiway.setup.reading import InvalidSetup, Loaded, Path, Problem
 
 Action = Literal["create", "update", "delete"]
 
-SINGULAR: Final = {
-    "account": "account",
-    "catalogs": "catalog",
-    "namespaces": "namespace",
-    "tables": "table",
-    "connectors": "connector",
-    "views": "view",
-    "tags": "tags",
-    "policies": "policy",
-    "rules": "rule",
-    "pipelines": "pipeline",
-    **{resource.plural: resource.name for resource, _ in DESCRIBED.values()},
-    "grants": "grant",
-}
 ORDER: Final = (
     "account",
     "catalog",
@@ -177,10 +164,11 @@ def _rank(change: Change, actual: Actual) -> tuple[Any, ...]:
 
 def _compare(section: str, loaded: Loaded, actual: Actual, *, send_credentials: bool, delete: bool) -> Iterator[Change]:
     """The differences of a section, deletions included."""
-    wanted, kind = _by_title(loaded.setup, section, actual), SINGULAR[section]
+    wanted = _by_title(loaded.setup, section, actual)
     if wanted is None:
         return
     existing = _by_title(actual.setup, section, actual) or {}
+    kind = next((kind for kind, plural in SECTION_OF.items() if plural == section), section)
     for name, desired in wanted.items():
         path: Path = (section, name) if section != "account" else (section,)
         line, before = loaded.line(path), existing.get(name)
@@ -259,7 +247,7 @@ def _is_moved(fields: Sequence[FieldChange], item: Any) -> bool:
 
 def _missing_secrets(loaded: Loaded, actual: Actual, *, delete: bool) -> Iterator[Problem]:
     """Yield objects that get another address in the file while the file does not declare their secret."""
-    for section in SECTIONS:
+    for kind, section in SECTION_OF.items():
         existing = {title(each): each for each in getattr(actual.setup, section) or ()}
         for item in getattr(loaded.setup, section) or ():
             if (before := existing.get(title(item))) is None:
@@ -268,7 +256,7 @@ def _missing_secrets(loaded: Loaded, actual: Actual, *, delete: bool) -> Iterato
             for key, advice in _stored_secrets(item, actual, delete=delete) if _is_moved(fields, item) else ():
                 yield Problem(
                     loaded.line((section, title(item), key)),
-                    f"{SINGULAR[section]} {title(item)} gets another {fields[0].field}, and its stored secret is only for the "
+                    f"{kind} {title(item)} gets another {fields[0].field}, and its stored secret is only for the "
                     f"previous one: {advice}",
                 )
 
@@ -335,15 +323,11 @@ def _references(setup: Setup) -> Iterator[tuple[Path, str, str]]:
                 yield (section, item.name, "name"), "namespace", dotted(parts[:-1])
     for connector in setup.connectors or ():
         yield ("connectors", connector.name, "destination", "catalog"), "catalog", connector.destination.catalog
-    for tags in setup.tags or ():
-        yield ("tags", tags.table, "table"), "table", tags.table
-    for policy in setup.policies or ():
-        for each in policy.on:
-            yield ("policies", policy.name, "on"), object_kind(each), object_name(each)
-    for rule in setup.rules or ():
-        yield ("rules", rule.name, "table"), "table", rule.table
-    for grant in setup.grants or ():
-        yield ("grants", title(grant), "on"), object_kind(grant.on), object_name(grant.on)
+    for section in ("tags", "policies", "rules", "grants"):
+        for item in getattr(setup, section) or ():
+            key = "table" if isinstance(item, Tags | Rule) else "on"
+            for reference in _objects(item):
+                yield (section, title(item), key), object_kind(reference), object_name(reference)
 
 
 def _exists(setup: Setup, actual: Actual, kind: str, name: str) -> bool:

@@ -33,7 +33,7 @@ from skiway.setup.declarations import (
     SecretRef,
     Setup,
 )
-from skiway.setup.forms import KINDS, described, missing_reference, normal, normal_item, title
+from skiway.setup.forms import KINDS, described, normal, normal_item, title
 
 Path = tuple[str | int, ...]
 """Keys and positions from the top of the file to a value."""
@@ -290,8 +290,13 @@ def _duplicates(loaded: Loaded) -> Iterator[Finding]:
 
 def _named_resource(item: Any, path: Path) -> Iterator[Finding]:
     resource = described(item)
-    for name, message in missing_reference(resource, item) if resource else ():
-        yield (*path, name), message
+    for name in resource.secrets if resource else ():
+        yield from _secret(name, getattr(item, name), (*path, name))
+
+
+def _secret(name: str, reference: SecretRef | None, path: Path) -> Iterator[Finding]:
+    if reference is not None and bool(reference.env) == bool(reference.file):
+        yield path, f"{name} needs one reference: {{env: NAME}} or {{file: PATH}}"
 
 
 def _name(text: str, kind: str, path: Path) -> Iterator[Finding]:
@@ -372,9 +377,8 @@ def _credentials(declared: Credentials, path: Path) -> Iterator[Finding]:
     for name in given:
         if name != "type" and name not in fields:
             yield (*path, name), f"credentials of type {declared.type} have no key {name}: use {', '.join(fields)}"
-        reference = getattr(declared, name)
-        if isinstance(reference, SecretRef) and bool(reference.env) == bool(reference.file):
-            yield (*path, name), f"{name} needs one reference: {{env: NAME}} or {{file: PATH}}"
+        if isinstance(reference := getattr(declared, name), SecretRef):
+            yield from _secret(name, reference, (*path, name))
     for name in fields:
         if name not in given and name not in OPTIONAL:
             yield path, f"credentials of type {declared.type} lack {name}: add it"

@@ -28,13 +28,13 @@ NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9]+")
 def credentials_of(declared: Credentials, environment: Mapping[str, str] = os.environ) -> v1.ConnectorCredentials:
     """Read the credentials that a connector declares."""
     if declared.type is None:
-        text = _secret("text of the credentials", SecretRef(env=declared.env, file=declared.file), environment)
+        text = read_secret("text of the credentials", declared.env, declared.file, environment)
         return auth_from_text(text, environment).credentials
     given: dict[str, str] = {}
     for name in declared.__struct_fields__:
         value = getattr(declared, name)
         if isinstance(value, SecretRef):
-            given[name] = _secret(f"{name} of the credentials", value, environment)
+            given[name] = read_secret(f"{name} of the credentials", value.env, value.file, environment)
         elif value and name != "type":
             given[name] = value
     return _message(declared.type, given)
@@ -50,11 +50,6 @@ def default_variable(kind: str, name: str, *, otherwise: str = "") -> str:
     return f"SKIWAY_{kind}_{NOT_IN_NAMES.sub('_', name).strip('_').upper() or otherwise or kind}"
 
 
-def secret_of(declared: SecretRef, environment: Mapping[str, str] = os.environ) -> str:
-    """Read the secret of a webhook."""
-    return _secret("secret", declared, environment)
-
-
 def auth_from_text(text: str, environment: Mapping[str, str] = os.environ) -> v1.ConnectorAuthSpec:
     """Parse credentials such as `bearer,token=@token.txt` or `type=aws,access_key_id=…`.
 
@@ -67,9 +62,9 @@ def auth_from_text(text: str, environment: Mapping[str, str] = os.environ) -> v1
     values = {}
     for name, value in given.items():
         if value.startswith("@"):
-            values[name] = _secret(f"{name} of the credentials", SecretRef(file=value[1:]), environment)
+            values[name] = read_secret(f"{name} of the credentials", "", value[1:], environment)
         elif value.startswith("$"):
-            values[name] = _secret(f"{name} of the credentials", SecretRef(env=value[1:]), environment)
+            values[name] = read_secret(f"{name} of the credentials", value[1:], "", environment)
         else:
             values[name] = value
     return v1.ConnectorAuthSpec(scheme=AUTH_SCHEMES[kind], credentials=_message(kind, values))
@@ -112,13 +107,14 @@ def _split(text: str) -> tuple[str, dict[str, str]]:
     return kind, given
 
 
-def _secret(name: str, reference: SecretRef, environment: Mapping[str, str]) -> str:
-    if reference.env:
-        if reference.env not in environment:
-            raise InvalidArgument(f"the {name} refers to ${reference.env}, which is not set: export it")
-        return environment[reference.env]
+def read_secret(name: str, env: str, file: str | Path, environment: Mapping[str, str] = os.environ) -> str:
+    """Read a secret from an environment variable or else from a file. Errors call it by its name."""
+    if env:
+        if not environment.get(env):
+            raise InvalidArgument(f"the {name} refers to ${env}, which is not set: export it")
+        return environment[env]
     try:
-        return Path(reference.file).expanduser().read_text().strip()
+        return Path(file).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InvalidArgument(f"cannot read the {name} from {reference.file}: {reason}") from None
+        raise InvalidArgument(f"cannot read the {name} from {file}: {reason}") from None

@@ -9,8 +9,7 @@ authorized, counted and audited like any other.
 
     app          the ASGI app: routes, sessions, headers, errors
     visits       a request of a visitor: its clients, its parameters
-    logins       logging in with a token, or at an identity provider
-    sessions     cookies of visitors who have logged in, and tokens against forged requests
+    logins       logging in with a token or at an identity provider, sessions, and tokens against forged requests
     rendering    templates, and their filters
     charts       histograms, bars and timelines as SVG
     pages        one module per group of pages: what each shows, as plain data

@@ -70,13 +70,7 @@ def line(items: Sequence[tuple[str, float]], *, name: str) -> Markup:
         (2 + number * step, HEIGHT - 4 - (value - low) / span * (HEIGHT - 8)) for number, value in enumerate(values)
     ]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = [
-        # A stroke without length: a circle would be stretched together with the chart.
-        Markup('<path class="dot" d="M{} {}h0"><title>{}: {}</title></path>').format(
-            f"{x:.1f}", f"{y:.1f}", label, f"{value:,.10g}"
-        )
-        for (x, y), (label, value) in zip(points, items, strict=True)
-    ]
+    dots = [_dot(f"{x:.1f},{y:.1f}", *item) for (x, y), item in zip(points, items, strict=True)]
     drawn = [Markup('<polyline class="line" points="{}"/>').format(path), *(dots if len(dots) <= 60 else [])]
     return _chart(f"{name}: from {values[0]:,.10g} to {values[-1]:,.10g}", drawn)
 
@@ -120,10 +114,7 @@ def labelled_line(items: Sequence[tuple[str, float | None]], *, label: str, valu
             parts.append([])
             continue
         parts[-1].append(at(place, number))
-        x, y = parts[-1][-1].split(",")
-        drawn.append(
-            Markup('<path class="dot" d="M{} {}h0"><title>{}: {}</title></path>').format(x, y, name, f"{number:,.10g}")
-        )
+        drawn.append(_dot(parts[-1][-1], name, number))
     lines = [Markup('<polyline class="line" points="{}"/>').format(" ".join(part)) for part in parts if len(part) > 1]
     texts = [
         _text(BOX - 8, 16, value, anchor="end", kind="axis"),
@@ -133,19 +124,24 @@ def labelled_line(items: Sequence[tuple[str, float | None]], *, label: str, valu
         _text(BOX + PLOT, LINE + 124, items[-1][0], anchor="end"),
         _text(BOX + PLOT // 2, LINE + 124, label, anchor="middle", kind="axis"),
     ]
-    return _plot(
-        f"{value} by {label}: from {known[0]:,.10g} to {known[-1]:,.10g}",
-        BOX + PLOT + BOX // 2,
-        LINE + 132,
-        [*lines, *drawn, *texts],
-    )
+    title = f"{value} by {label}: from {known[0]:,.10g} to {known[-1]:,.10g}"
+    return _plot(title, BOX + PLOT + BOX // 2, LINE + 132, [*lines, *drawn, *texts])
+
+
+def _dot(point: str, label: str, value: float) -> Markup:
+    """A point of a line: a stroke without length, because a circle would be stretched together with the chart."""
+    place = point.replace(",", " ")
+    return Markup('<path class="dot" d="M{}h0"><title>{}: {}</title></path>').format(place, label, f"{value:,.10g}")
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", kind: str = "") -> Markup:
-    shown = text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
     return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}<title>{}</title></text>').format(
-        kind, x, y, anchor, shown, text
+        kind, x, y, anchor, _label(text), text
     )
+
+
+def _label(text: str) -> str:
+    return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
 
 
 def _plot(label: str, width: float, height: float, drawn: Sequence[Markup]) -> Markup:
@@ -166,13 +162,7 @@ def graph(layers: Sequence[Sequence[str]], tables: Sequence[Mapping[str, Any]]) 
     for table in tables:
         left, at = places[table["table"]]
         for source in table["reads"]:
-            begin, above = places[source][0] + BOX, places[source][1]
-            middle = (begin + left) / 2
-            drawn.append(
-                Markup('<path class="line" d="M{} {}C{} {} {} {} {} {}"/>').format(
-                    begin, f"{above:.1f}", middle, f"{above:.1f}", middle, f"{at:.1f}", left, f"{at:.1f}"
-                )
-            )
+            drawn.append(_curve(places[source][0] + BOX, places[source][1], left, at))
     own = {table["table"]: table["link"] for table in tables}
     drawn += [
         _box(left, at, name, own.get(name, ""), "own" if name in own else "other")
@@ -182,6 +172,13 @@ def graph(layers: Sequence[Sequence[str]], tables: Sequence[Mapping[str, Any]]) 
     width = max(len(layers) * (BOX + SPACE) - SPACE, BOX)
     return Markup('<svg class="flow" role="group" aria-label="{}" viewBox="-1 -1 {} {}">{}</svg>').format(
         label, width + 2, height + 2, Markup("").join(drawn)
+    )
+
+
+def _curve(x: float, y: float, end_x: float, end_y: float) -> Markup:
+    middle = (x + end_x) / 2
+    return Markup('<path class="line" d="M{} {}C{} {} {} {} {} {}"/>').format(
+        x, f"{y:.1f}", middle, f"{y:.1f}", middle, f"{end_y:.1f}", end_x, f"{end_y:.1f}"
     )
 
 
@@ -197,18 +194,7 @@ def flow(sources: Sequence[tuple[str, str]], name: str, targets: Sequence[tuple[
     ):
         for number, (label, link) in enumerate(items):
             at = (number + 0.5) * height / len(items)
-            drawn.append(
-                Markup('<path class="line" d="M{} {}C{} {} {} {} {} {}"/>').format(
-                    joins[0],
-                    f"{at:.1f}",
-                    (joins[0] + joins[1]) / 2,
-                    f"{at:.1f}",
-                    (joins[0] + joins[1]) / 2,
-                    f"{middle:.1f}",
-                    joins[1],
-                    f"{middle:.1f}",
-                )
-            )
+            drawn.append(_curve(joins[0], at, joins[1], middle))
             drawn.append(_box(left, at, label, link, "other"))
     label = f"{name}: made from {len(sources)} tables, used in {len(targets)} tables"
     return Markup('<svg class="flow" role="group" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
@@ -217,10 +203,11 @@ def flow(sources: Sequence[tuple[str, str]], name: str, targets: Sequence[tuple[
 
 
 def _box(left: float, middle: float, label: str, link: str, kind: str) -> Markup:
-    shown = label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}…"
     box = Markup(
         '<rect class="box {}" x="{}" y="{}" width="{}" height="{}" rx="5"/><text x="{}" y="{}">{}<title>{}</title></text>'
-    ).format(kind, left, f"{middle - ROW / 2 + 4:.1f}", BOX, ROW - 8, left + 8, f"{middle + 4:.1f}", shown, label)
+    ).format(
+        kind, left, f"{middle - ROW / 2 + 4:.1f}", BOX, ROW - 8, left + 8, f"{middle + 4:.1f}", _label(label), label
+    )
     return Markup('<a href="{}">{}</a>').format(link, box) if link else box
 
 

@@ -14,6 +14,7 @@ from skiway.cli.options import Description, TableName, Yes, key_values
 from skiway.cli.rendering import fields_of
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.resources import POLICY
+from skiway.presentation.tables import picked
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Account, Policy
@@ -35,14 +36,7 @@ ACCOUNT_COLUMNS = ["id", "name", "description", "created_at"]
 
 def _account(account: Account) -> dict[str, Any]:
     """An account in the output."""
-    return {
-        "id": str(account.id),
-        "name": account.name,
-        "description": account.description,
-        "tags": dict(account.tags),
-        "quotas": dict(account.quotas),
-        **state_of(account),
-    }
+    return {**picked(account, "id", "name", "description", "tags", "quotas"), **state_of(account)}
 
 
 @command(accounts_app, "list")
@@ -89,17 +83,16 @@ def update_account(
 
     The given tags, or quotas, replace all others; a quota of 0 is none.
     """
-    from skiway.client.metastore.collection import KEEP
-
-    if name is None and description is None and tags is None and quotas is None:
+    given = {
+        "name": name,
+        "description": description,
+        "tags": None if tags is None else key_values(tags, "--tag"),
+        "quotas": None if quotas is None else _quotas(quotas),
+    }
+    changes: Any = {key: value for key, value in given.items() if value is not None}
+    if not changes:
         raise InvalidArgument("nothing to change: give --name, --description, --tag or --quota")
-    changed = call.lake.accounts.update(
-        _find_account(call, which).id,
-        name=KEEP if name is None else name,
-        description=KEEP if description is None else description,
-        tags=KEEP if tags is None else key_values(tags, "--tag"),
-        quotas=KEEP if quotas is None else _quotas(quotas),
-    )
+    changed = call.lake.accounts.update(_find_account(call, which).id, **changes)
     call.print_result(f"updated account {changed.id}", _account(changed))
 
 
@@ -127,10 +120,10 @@ def _find_account(call: Call, id_or_name: str) -> Account:
     try:
         return call.lake.accounts.get(id_or_name)
     except NotFound as error:
-        named = [each for each in call.lake.accounts() if each.name == id_or_name]
-        if not named:
-            raise error from None
-        return named[0]
+        for account in call.lake.accounts():
+            if account.name == id_or_name:
+                return account
+        raise error from None
 
 
 grants_app = group(
@@ -139,23 +132,8 @@ grants_app = group(
 )
 
 
-class Privilege(StrEnum):
-    """The choices of `--privilege`."""
-
-    read = "read"
-    write = "write"
-    manage = "manage"
-
-
-class Kind(StrEnum):
-    """The choices of `--kind`."""
-
-    catalog = "catalog"
-    namespace = "namespace"
-    table = "table"
-    view = "view"
-
-
+Privilege = StrEnum("Privilege", ["read", "write", "manage"])
+Kind = StrEnum("Kind", ["catalog", "namespace", "table", "view"])
 ObjectName = Annotated[
     str, typer.Argument(metavar="OBJECT", help="Full name, such as lake, lake.sales or lake.sales.people.")
 ]
@@ -171,8 +149,7 @@ def _grant(call: Call, grant: Grant) -> dict[str, Any]:
     return {
         "object": "(unknown)" if damage else call.name_of(grant.kind, grant.object_id),
         "kind": "-" if damage else grant.kind,
-        "object_id": str(grant.object_id),
-        "grantee": grant.grantee,
+        **picked(grant, "object_id", "grantee"),
         "privilege": "none" if damage else grant.privilege,
         "created_at": None if damage else grant.created_at,
         "damage": damage,
@@ -207,7 +184,8 @@ def create_grant(
 
     It replaces the privilege that the user or role has on the object.
     """
-    grant = call.lake.grants.add(name, grantee, privilege.value, kind=_kind(kind))
+    chosen: Any = privilege.value
+    grant = call.lake.grants.add(name, grantee, chosen, kind=_kind(kind))
     record = _grant(call, grant)
     call.print_result(f"{grant.grantee} may {grant.privilege} {grant.kind} {record['object']}", record)
 
@@ -225,7 +203,8 @@ def delete_grant(call: Call, name: ObjectName, grantee: Grantee, kind: KindOptio
 
 
 def _kind(kind: Kind | None) -> ObjectKind | None:
-    return None if kind is None else kind.value
+    chosen: Any = kind and kind.value
+    return chosen  # type: ignore[no-any-return]
 
 
 def _shown_policy(call: Call, policy: Policy) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skiway.cli.command import Call, command, group
-from skiway.cli.lake.resources import commands_for, fields_from
+from skiway.cli.lake.resources import commands_for
+from skiway.cli.options import duration
 from skiway.foundation.resources import WEBHOOK
+from skiway.presentation.tables import picked
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Event, Metastore, Query
@@ -19,13 +22,10 @@ events_app = group("events", "Show the events of the account: every committed ch
 
 def _event(event: Event) -> dict[str, Any]:
     """An event in the output."""
-    return {
-        "sequence": event.sequence,
-        "occurred_at": event.occurred_at,
-        **fields_from(event.message, "kind", "action", "object_id", "name", "previous_name"),
-        "snapshot_id": event.snapshot_id,
-        **fields_from(event.message, "detail", "caller", "change_id"),
-    }
+    facts = picked(
+        event.message, "kind", "action", "object_id", "name", "previous_name", "detail", "caller", "change_id"
+    )
+    return {**picked(event, "sequence", "occurred_at"), **facts, "snapshot_id": event.snapshot_id}
 
 
 @command(events_app, "list")
@@ -88,7 +88,7 @@ queries_app = group(
 )
 
 Id = Annotated[str, typer.Argument(metavar="QUERY", help="Query id.")]
-Ttl = Annotated[int, typer.Option("--ttl", metavar="SECONDS", min=1, help="Seconds until the lease expires.")]
+Ttl = Annotated[str, typer.Option("--ttl", metavar="DURATION", help="When the lease expires, such as 30s or 5m.")]
 
 
 def _query(query: Query, lake: Metastore) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _query(query: Query, lake: Metastore) -> dict[str, Any]:
     for table_id, snapshot_id in query.snapshots.items():
         table = lake.tables.find(Id(table_id))
         pins.append({"table": str(table) if table else None, "table_id": table_id, "snapshot_id": snapshot_id})
-    facts = fields_from(query, "id", "kind", "state", "caller", "created_at", "last_used_at", "expires_at")
+    facts = picked(query, "id", "kind", "state", "caller", "created_at", "last_used_at", "expires_at")
     return {**facts, "tables": tuple(pins)}
 
 
@@ -111,6 +111,11 @@ def _show_query(call: Call, query: Query) -> None:
     if call.is_for_people:
         typer.echo()
         rendering.write_rows(record["tables"], ["table", "snapshot_id"], empty="the query reads no tables")
+
+
+def seconds(ttl: str) -> int:
+    """The seconds of a lease, which has at least one."""
+    return math.ceil(duration(ttl, "--ttl").total_seconds())
 
 
 @command(queries_app, "list")
@@ -127,7 +132,7 @@ def begin_query(
     tables: Annotated[
         list[str], typer.Argument(metavar="TABLE", help="Table to read, such as lake.sales.people; repeatable.")
     ],
-    ttl: Ttl = 60,
+    ttl: Ttl = "60s",
     as_of: Annotated[
         datetime | None, typer.Option("--as-of", metavar="TIME", help="Read the tables as of this time, in UTC.")
     ] = None,
@@ -140,7 +145,7 @@ def begin_query(
 
     catalog = segments(tables[0], resource="table")[:1]
     moment = None if as_of is None else as_of.replace(tzinfo=as_of.tzinfo or UTC)
-    query = call.lake.queries.begin(*tables, catalog=catalog, ttl_s=ttl, as_of=moment, query_id=query_id)
+    query = call.lake.queries.begin(*tables, catalog=catalog, ttl_s=seconds(ttl), as_of=moment, query_id=query_id)
     _show_query(call, query)
 
 
@@ -151,10 +156,10 @@ def get_query(call: Call, query: Id) -> None:
 
 
 @command(queries_app, "renew")
-def renew_query(call: Call, name: Id, ttl: Ttl = 60) -> None:
+def renew_query(call: Call, name: Id, ttl: Ttl = "60s") -> None:
     """Extend the lease of a query."""
     query = call.lake.queries.get(name)
-    query.renew(ttl)
+    query.renew(seconds(ttl))
     message = f"query {name} expires at {query.expires_at:%Y-%m-%d %H:%M:%S} UTC"
     call.print_result(message, _query(query, call.lake))
 

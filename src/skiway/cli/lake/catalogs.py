@@ -8,79 +8,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skiway.cli.command import Call, command, confirm, group, suggestion
-from skiway.cli.lake.resources import add_command, parameter, state_of
-from skiway.cli.options import Description, Parent, Yes, key_values
+from skiway.cli.lake.resources import commands_for, state_of
+from skiway.cli.options import Description, Parent, Yes
 from skiway.errors import NotFound
-from skiway.presentation.tables import row_count
+from skiway.foundation.resources import CATALOG, DESCRIPTION, NAMESPACE, PROPERTIES
+from skiway.presentation.tables import picked, row_count
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Catalog, Metastore, Namespace, SearchHit, View
 
-catalogs_app = group("catalogs", "Manage catalogs, the top level of names. DuckDB attaches a catalog by its name.")
-namespaces_app = group(
-    "namespaces", "Manage namespaces, the hierarchy of names below a catalog. DuckDB calls them schemas."
-)
 views_app = group("views", "Manage views: queries with a name, which clients read like tables.")
 app = group("catalogs", None)
 
-CatalogName = Annotated[str, typer.Argument(metavar="CATALOG", help="Name, such as lake.")]
-NamespaceName = Annotated[
-    str, typer.Argument(metavar="NAMESPACE", help="Full name, such as lake.sales or lake.sales.eu.")
-]
 ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="Full name, such as lake.sales.totals.")]
-Properties = Annotated[list[str] | None, typer.Option("--property", metavar="KEY=VALUE", help="Property; repeatable.")]
-Cascade = Annotated[bool, typer.Option("--cascade", help="Delete its contents too.")]
-
-COLUMNS = ["name", "description", "created_at"]
 
 
-def _container(container: Catalog | Namespace) -> dict[str, Any]:
+def _shown(_: Call, container: Catalog | Namespace) -> dict[str, Any]:
     """A catalog or a namespace in the output."""
-    return {
-        "name": str(container),
-        "id": str(container.id),
-        "description": container.description,
-        "properties": dict(container.properties),
-        **state_of(container),
-    }
+    facts = picked(container, "id", "description", "properties")
+    return {"name": str(container), **facts, **state_of(container)}
 
 
-def _container_commands(app: typer.Typer, kind: str, name_type: Any, create_help: str) -> None:
-    """Register the commands that catalogs and namespaces have alike."""
-
-    def collection(call: Call) -> Any:
-        return getattr(call.lake, f"{kind}s")
-
-    def get(call: Call, name: str) -> None:
-        call.print_record(_container(collection(call).get(name)))
-
-    def create(call: Call, name: str, description: str | None, properties: list[str] | None) -> None:
-        pairs = key_values(properties, "--property")
-        created = collection(call).create(name, description=description, properties=pairs)
-        call.print_result(f"created {kind} {created}", _container(created))
-
-    def delete(call: Call, name: str, cascade: bool, yes: bool) -> None:
-        container = collection(call).get(name)
-        confirm(f"Delete {kind} {container}{' and its contents' if cascade else ''}?", yes=yes)
-        collection(call).delete(name, cascade=cascade)
-        call.print_result(f"deleted {kind} {container}", _container(container))
-
-    named = parameter("name", name_type)
-    properties = [parameter("description", Description, None), parameter("properties", Properties, None)]
-    flags = [parameter("cascade", Cascade, default=False), parameter("yes", Yes, default=False)]
-    add_command(app, "get", get, f"Show a {kind}.", named)
-    add_command(app, "create", create, create_help, named, *properties)
-    add_command(app, "delete", delete, f"Delete a {kind}.", named, *flags)
+FIELDS = (DESCRIPTION, PROPERTIES)
+catalogs_app = commands_for(CATALOG, shown=_shown, but=("list",), fields=FIELDS)
+namespaces_app = commands_for(NAMESPACE, shown=_shown, but=("list",), fields=FIELDS)
 
 
 @command(catalogs_app, "list")
 def list_catalogs(call: Call) -> None:
     """List the catalogs of the account."""
-    records = map(_container, call.lake.catalogs())
-    call.print_rows(records, COLUMNS, empty="there are no catalogs; create one with: skiway catalogs create lake")
-
-
-_container_commands(catalogs_app, "catalog", CatalogName, "Create an empty catalog.")
+    records = (_shown(call, catalog) for catalog in call.lake.catalogs())
+    empty = "there are no catalogs; create one with: skiway catalogs create lake"
+    call.print_rows(records, CATALOG.columns, empty=empty)
 
 
 @command(namespaces_app, "list")
@@ -94,11 +53,8 @@ def list_namespaces(
 ) -> None:
     """List namespaces."""
     parents = [parent] if parent else [str(catalog) for catalog in call.lake.catalogs()]
-    records = (_container(child) for name in parents for child in call.lake.namespaces(name, recursive=recursive))
-    call.print_rows(records, COLUMNS, empty="there are no namespaces here")
-
-
-_container_commands(namespaces_app, "namespace", NamespaceName, "Create a namespace, including missing parents.")
+    records = (_shown(call, child) for name in parents for child in call.lake.namespaces(name, recursive=recursive))
+    call.print_rows(records, NAMESPACE.columns, empty="there are no namespaces here")
 
 
 def namespaces_in(lake: Metastore, parent: str | None) -> Iterator[str | Namespace]:
@@ -122,9 +78,7 @@ def _view(view: View) -> dict[str, Any]:
     message = view.message
     return {
         "name": str(view),
-        "id": str(view.id),
-        "description": view.description or None,
-        "sql": dict(view.sql),
+        **picked(view, "id", "description", "sql"),
         "columns": [f"{column.name} {column.logical_type}" for column in message.output_columns],
         "reads": [".".join([table.catalog, *table.path, table.name]) for table in message.base_relations],
         "rights": view.rights,
@@ -225,11 +179,8 @@ def _hit(hit: SearchHit) -> dict[str, Any]:
         "found_in": hit.found_in,
         "format": match.format,
         "rows": row_count(match.rows, is_bound=match.rows_are_bound),
-        "size_bytes": match.size_bytes,
-        "comment": match.comment,
-        "id": str(match.id),
+        **picked(match, "size_bytes", "comment", "id", "rows_are_bound"),
         "damage": match.damage or None,
-        "rows_are_bound": match.rows_are_bound,
     }
 
 

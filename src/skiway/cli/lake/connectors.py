@@ -14,9 +14,9 @@ import typer
 from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.lake import jobs
 from skiway.cli.lake.resources import options_for, state_of
-from skiway.cli.options import Yes, key_values
-from skiway.config.fields import DURATION
+from skiway.cli.options import Yes, duration, key_values
 from skiway.foundation.resources import DESCRIPTION, Field
+from skiway.presentation.tables import picked
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Connector
@@ -31,29 +31,8 @@ URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 NEVER: Final = "never"
 
 
-class Kind(StrEnum):
-    """The format of a source."""
-
-    parquet = "parquet"
-    iceberg = "iceberg"
-    glue = "glue"
-    hive = "hive"
-    unity = "unity"
-    airport = "airport"
-    delta = "delta"
-    csv = "csv"
-    json = "json"
-    jdbc = "jdbc"
-
-
-class Mode(StrEnum):
-    """The passes of a sync."""
-
-    both = "both"
-    metadata = "metadata"
-    stats = "stats"
-
-
+Kind = StrEnum("Kind", ["parquet", "iceberg", "glue", "hive", "unity", "airport", "delta", "csv", "json", "jdbc"])
+Mode = StrEnum("Mode", ["both", "metadata", "stats"])
 Name = Annotated[str, typer.Argument(metavar="CONNECTOR", help="Name of the connector.")]
 Uri = Annotated[
     str,
@@ -91,7 +70,7 @@ OPTIONS: Final = options_for(
     Field("source_table", "Only this table of the source.", metavar="NAME"),
     Field("include", "Only tables that match.", many=True, metavar="GLOB"),
     Field("exclude", "No tables that match.", many=True, metavar="GLOB"),
-    Field("every", "Interval of automatic syncs, such as 10m, 1h or 1d; or never.", metavar="TIME"),
+    Field("every", "Interval of automatic syncs, such as 10m, 1h or 1d; or never.", metavar="DURATION"),
     Field(
         "copy",
         "Copy rows into managed tables, instead of mirroring tables.",
@@ -111,21 +90,12 @@ def _record(call: Call, connector: Connector) -> dict[str, Any]:
     """A connector in the output. It shows whether there are credentials, but never the credentials themselves."""
     message = connector.message
     source, destination, copy = message.source, message.destination, message.copy
-    damaged = {"kind": "-", "uri": "-", "state": "damaged", "catalog": "-", "namespace": None}
-    place = (
-        damaged
-        if connector.damage
-        else {
-            "kind": connector.kind,
-            "uri": connector.uri,
-            "state": "paused" if connector.is_paused else "active",
-            "catalog": _catalog_name(call, destination),
-            "namespace": _namespace_name(call, destination),
-        }
-    )
+    place: dict[str, Any] = {"kind": "-", "uri": "-", "state": "damaged", "catalog": "-", "namespace": None}
+    if not connector.damage:
+        state = "paused" if connector.is_paused else "active"
+        place = {"kind": connector.kind, "uri": connector.uri, "state": state, **_place(call, destination)}
     return {
-        "name": connector.name,
-        "id": str(connector.id),
+        **picked(connector, "name", "id"),
         **place,
         "table": destination.table_display_name or None,
         "source_namespace": ".".join(source.namespace.segments) or None,
@@ -285,7 +255,7 @@ def validate(call: Call, name: Name) -> None:
 def sync(
     call: Call,
     name: Name,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the job until it ends.")] = False,
+    watch: jobs.Watch = False,
     mode: Annotated[
         Mode, typer.Option(help="Run a job with both passes, or run one pass and wait for it.")
     ] = Mode.both,
@@ -301,13 +271,23 @@ def sync(
     all of them again. With --watch, the exit code is 1 unless
     all of it succeeded. Ctrl-C does not stop the job.
     """
-    selection = jobs.Selection(namespace or [], table or "")
+    selection: dict[str, Any] = {"namespaces": namespace or [], "table": table or ""}
     if mode is Mode.both:
-        jobs.sync(call, name, selection, full=full, watch=watch)
+        job = call.lake.connectors.sync(name, full_rescan=full, **selection)
+        jobs.report_start(call, job, {job.message.connector_id.id: name}, watch=watch)
         return
     if full:
         raise typer.BadParameter("--full is only for jobs: leave out --mode", param_hint="--full")
-    jobs.capture(call, name, mode.value, selection)
+    with call.metastore(timeout_s=None) as lake:
+        done = lake.connectors.capture(name, statistics=mode is Mode.stats, **selection)
+    errors = {error.table: error.message for error in done.table_errors}
+    figures = picked(done, "tables=tables_scanned", "changed=tables_changed", "failed=errors")
+    record = {"connector": name, "mode": mode.value, **figures, "errors": errors}
+    call.print_result(f"{mode}: {jobs.counts(done)}", record)
+    if done.errors:
+        for table_name, message in errors.items() if call.is_for_people else ():
+            typer.echo(f"  {table_name}: {message}", err=True)
+        raise typer.Exit(jobs.PARTIAL if done.errors < done.tables_scanned else 1)
 
 
 # -- options to messages -----------------------------------------------------------------------------------------------
@@ -371,20 +351,13 @@ def _policy(every: str, before: v1.ConnectorPolicy | None = None) -> v1.Connecto
         policy.CopyFrom(before)
     policy.enabled = every != NEVER
     if policy.enabled:
-        policy.interval.FromTimedelta(_duration(every))
+        policy.interval.FromTimedelta(duration(every, "--every", otherwise=f", or {NEVER}"))
     return policy
 
 
 def _interval(policy: v1.ConnectorPolicy) -> timedelta | None:
     """Return the interval of automatic syncs; None if there are none."""
     return policy.interval.ToTimedelta() if policy.enabled and policy.HasField("interval") else None
-
-
-def _duration(text: str) -> timedelta:
-    try:
-        return DURATION.read(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not {DURATION.takes}, or {NEVER}", param_hint="--every") from None
 
 
 def _auth(text: str) -> v1.ConnectorAuthSpec:
@@ -414,22 +387,15 @@ def _missed(connector: Connector) -> list[str]:
     return missed_by_copies(connector.kind, connector.uri, tables)
 
 
-def _catalog_name(call: Call, destination: v1.ConnectorDestination) -> str:
-    if destination.catalog_display_name:
-        return destination.catalog_display_name
-    from skiway.client.metastore import Id
+def _place(call: Call, destination: v1.ConnectorDestination) -> dict[str, str | None]:
+    """The names of the catalog and the namespace to which a connector writes. Those of deleted ones are not known."""
+    from skiway.client.metastore import Id, dotted
 
-    found = call.lake.catalogs.find(Id(destination.catalog_id.id))
-    return found.name if found else "-"
+    def path(kind: str, own_id: str) -> tuple[str, ...]:
+        return (call.lake.directory.path(kind, Id(own_id)) if own_id else None) or ()
 
-
-def _namespace_name(call: Call, destination: v1.ConnectorDestination) -> str | None:
-    from skiway.client.metastore import Id
-    from skiway.client.metastore.calls import dotted
-
-    if destination.namespace.segments:
-        return dotted(destination.namespace.segments)
-    if not destination.namespace_id.id:
-        return None
-    found = call.lake.namespaces.find(Id(destination.namespace_id.id))
-    return dotted(found.path[1:]) if found else None
+    catalog, namespace = destination.catalog_display_name, destination.namespace.segments
+    return {
+        "catalog": catalog or "".join(path("catalog", destination.catalog_id.id)) or "-",
+        "namespace": dotted(namespace or path("namespace", destination.namespace_id.id)[1:]) or None,
+    }

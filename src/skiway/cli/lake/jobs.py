@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from skiway.cli.command import Call, command, group
+from skiway.cli.output import counted
 from skiway.errors import PermissionDenied
-from skiway.presentation.tables import format_size
+from skiway.presentation.tables import format_size, picked
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Job, Metastore
+    from skiway.model import v1
 
 PARTIAL: Final = 3
 INTERRUPTED: Final = 130
@@ -30,70 +31,32 @@ Watch = Annotated[bool, typer.Option("--watch/--no-watch", "-w", help="Follow th
 Reporter = Callable[["Job"], None]
 
 
-class State(StrEnum):
-    """The states of a job."""
-
-    queued = "queued"
-    running = "running"
-    succeeded = "succeeded"
-    partial = "partial"
-    failed = "failed"
-    cancelled = "cancelled"
+State = StrEnum("State", ["queued", "running", "succeeded", "partial", "failed", "cancelled"])
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecord:
+def job_record(job: Job, names: Mapping[str, str]) -> dict[str, Any]:
     """A job in the output. The counts are those of the last attempt; `errors` has the first errors by table.
 
-    A job that profiles a managed table has no connector. `progress` is that of a job that has not ended.
+    A job that profiles a managed table has no connector. `progress` is that of a job that has not ended. `names` are those of
+    connectors by id.
     """
-
-    id: str
-    connector: str | None
-    table_id: str | None
-    state: str
-    phase: str
-    tables: int
-    changed: int
-    failed: int
-    attempt: int
-    full: bool
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    took: timedelta | None
-    message: str
-    errors: dict[str, str]
-    damage: str | None = None
-    progress: str | None = None
-    spark_ui: str | None = None
-
-    @classmethod
-    def of(cls, job: Job, names: Mapping[str, str]) -> JobRecord:
-        """Convert a resource of the client; `names` are the names of connectors by id."""
-        message = job.message
-        started, finished = job.started_at, job.finished_at
-        return cls(
-            job.id,
-            names.get(message.connector_id.id, message.connector_id.id) or None,
-            message.table_id.id or None,
-            job.state,
-            job.phase,
-            message.tables_scanned,
-            message.tables_changed,
-            message.errors,
-            message.attempt,
-            message.full_rescan,
-            job.created_at,
-            started,
-            finished,
-            finished - started if started and finished else None,
-            message.message,
-            job.errors,
-            job.damage or None,
-            None if job.is_over or job.damage else describe_progress(job),
-            job.spark_ui or None,
-        )
+    message, started, finished = job.message, job.started_at, job.finished_at
+    return {
+        "id": job.id,
+        "connector": names.get(message.connector_id.id, message.connector_id.id) or None,
+        "table_id": message.table_id.id or None,
+        **picked(job, "state", "phase"),
+        **picked(
+            message, "tables=tables_scanned", "changed=tables_changed", "failed=errors", "attempt", "full=full_rescan"
+        ),
+        **picked(job, "created_at", "started_at", "finished_at"),
+        "took": finished - started if started and finished else None,
+        "message": message.message,
+        "errors": job.errors,
+        "damage": job.damage or None,
+        "progress": None if job.is_over or job.damage else describe_progress(job),
+        "spark_ui": job.spark_ui or None,
+    }
 
 
 @command(app, "list")
@@ -107,7 +70,7 @@ def list_(
     connector_id = call.lake.connectors.get(connector).id if connector else None
     names = connector_names(call.lake)
     found = call.lake.jobs(connector=connector_id, state=state and state.value, page_size=limit)
-    records = [JobRecord.of(each, names) for each in islice(found, limit)]
+    records = [job_record(each, names) for each in islice(found, limit)]
     columns = ["id", "state", "connector", "tables", "failed", "took", "created_at", "changed"]
     call.print_rows(records, columns, empty="there are no such jobs; start one with: skiway connectors sync")
 
@@ -115,7 +78,7 @@ def list_(
 @command(app, "get")
 def get(call: Call, job: JobId) -> None:
     """Show a job."""
-    call.print_record(JobRecord.of(call.lake.jobs.get(job), connector_names(call.lake)))
+    call.print_record(job_record(call.lake.jobs.get(job), connector_names(call.lake)))
 
 
 @command(app, "log")
@@ -134,9 +97,10 @@ def log(call: Call, job: JobId) -> None:
 @command(app, "cancel")
 def cancel(call: Call, job: JobId) -> None:
     """Cancel a queued job, or ask a running one to stop."""
-    record = JobRecord.of(call.lake.jobs.cancel(job), connector_names(call.lake))
+    cancelled = call.lake.jobs.cancel(job)
     results = {"running": "is stopping", "cancelled": "is cancelled"}
-    call.print_result(f"job {record.id} {results.get(record.state, f'has already {_ended(record.state)}')}", record)
+    outcome = results.get(cancelled.state, f"has already {_ended(cancelled.state)}")
+    call.print_result(f"job {cancelled.id} {outcome}", job_record(cancelled, connector_names(call.lake)))
 
 
 @command(app, "watch")
@@ -159,44 +123,13 @@ def connector_names(lake: Metastore) -> dict[str, str]:
 # -- jobs that other commands start ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Tables of a connector, by their names in the destination catalog; empty for all tables."""
-
-    namespaces: Sequence[str] = ()
-    table: str = ""
-
-
-def sync(call: Call, name: str, selection: Selection, *, full: bool, watch: bool) -> None:
-    """Start a job that syncs a connector, or find the running one; with `watch`, follow it."""
-    job = call.lake.connectors.sync(name, full_rescan=full, namespaces=selection.namespaces, table=selection.table)
-    report_start(call, job, {job.message.connector_id.id: name}, watch=watch)
-
-
-def capture(call: Call, name: str, mode: str, selection: Selection) -> None:
-    """Run one pass without a job, however long it takes; exit with 3 if some tables failed, and 1 if all of them did."""
-    with call.metastore(timeout_s=None) as lake:
-        result = lake.connectors.capture(
-            name, statistics=mode == "stats", namespaces=selection.namespaces, table=selection.table
-        )
-    errors = {each.table: each.message for each in result.table_errors}
-    tables, changed, failed = result.tables_scanned, result.tables_changed, result.errors
-    record = {"connector": name, "mode": mode, "tables": tables, "changed": changed, "failed": failed, "errors": errors}
-    call.print_result(f"{mode}: {_counts(tables, changed, failed)}", record)
-    if failed:
-        if call.is_for_people:
-            for table, message in errors.items():
-                typer.echo(f"  {table}: {message}", err=True)
-        raise typer.Exit(PARTIAL if failed < tables else 1)
-
-
 def report_start(call: Call, job: Job, names: Mapping[str, str], *, watch: bool) -> None:
     """Print that a job was started or, with `watch`, follow it."""
     if watch:
         follow(call, job)
         return
     call.print_result(
-        f"job {job.id} is {job.state}; follow it with: skiway jobs watch {job.id}", JobRecord.of(job, names)
+        f"job {job.id} is {job.state}; follow it with: skiway jobs watch {job.id}", job_record(job, names)
     )
 
 
@@ -205,7 +138,7 @@ def follow(call: Call, job: Job) -> None:
     advice = f"follow it with `skiway jobs watch {job.id}`, or cancel it with `skiway jobs cancel {job.id}`"
     with interruptible(job, advice), _progress_reporter() as report:
         ended = call.lake.jobs.wait(job, on_change=report)
-    report_end(call, JobRecord.of(ended, connector_names(call.lake)))
+    report_end(call, ended, connector_names(call.lake))
 
 
 @contextmanager
@@ -233,23 +166,25 @@ def run_to_end(
     if watch:
         with interruptible(job, f"cancel it with `skiway jobs cancel {job.id}`"):
             job = wait(job, on_change=_line_reporter(with_end=False))
-    record: object = JobRecord.of(job, {})
+    record = job_record(job, {})
     message = job.message.message or f"follow it with: skiway jobs watch {job.id}"
     call.print_result(f"job {job.id} {job.state}: {message}", {"job": record, **figures(job)} if figures else record)
     if job.is_over and job.state != "succeeded":
         raise typer.Exit(1)
 
 
-def report_end(call: Call, job: JobRecord) -> None:
+def report_end(call: Call, job: Job, names: Mapping[str, str]) -> None:
     """Print the result of a job that has ended; exit with 3 if some tables failed, and with 1 if it failed."""
-    counts = _counts(job.tables, job.changed, job.failed)
-    call.print_result(f"job {job.id} {_ended(job.state)}{f': {counts}' if job.tables else ''}", job)
+    message, failed = job.message, job.message.errors
+    figures = f": {counts(message)}" if message.tables_scanned else ""
+    outcome = f"job {job.id} {_ended(job.state)}{figures}"
+    call.print_result(outcome, job_record(job, names))
     if call.is_for_people:
-        for line in _error_lines(job.errors, job.failed) or ([job.message] if job.message else []):
+        for line in _error_lines(job.errors, failed) or ([message.message] if message.message else []):
             typer.echo(line, err=True)
     if job.state == "partial":
         raise typer.Exit(PARTIAL)
-    if job.state != "succeeded" or job.failed:
+    if job.state != "succeeded" or failed:
         raise typer.Exit(1)
 
 
@@ -257,8 +192,9 @@ def _ended(state: str) -> str:
     return "succeeded only in part" if state == "partial" else state
 
 
-def _counts(tables: int, changed: int, failed: int) -> str:
-    return f"{tables:,} table{'' if tables == 1 else 's'}, {changed:,} changed, {failed:,} failed"
+def counts(pass_: v1.Job | v1.SyncCaptureResponse) -> str:
+    """How many tables a job or a pass has processed, changed and failed to process."""
+    return f"{counted(pass_.tables_scanned, 'table')}, {pass_.tables_changed:,} changed, {pass_.errors:,} failed"
 
 
 def _error_lines(errors: dict[str, str], count: int) -> list[str]:
@@ -320,7 +256,7 @@ def describe_progress(job: Job) -> str:
         case "queued":
             return "queued, waiting for a worker"
         case "running" if job.tables_total:
-            tables = f"{job.tables_done:,} of {job.tables_total:,} table{'' if job.tables_total == 1 else 's'}"
+            tables = f"{job.tables_done:,} of {counted(job.tables_total, 'table')}"
             files = f", {job.files_done:,} of {job.files_total:,} files" if job.files_total else ""
             rows = f", {job.rows_done:,} of {job.rows_total:,} rows" if job.rows_total else ""
             sizes = f", {format_size(job.bytes_done)} of {format_size(job.bytes_total)}" if job.bytes_total else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,20 +11,27 @@ from typing import Annotated, Any
 import typer
 
 from skiway.cli.command import Call, command, confirm, group
-from skiway.cli.options import Yes
-from skiway.errors import InvalidArgument
+from skiway.cli.options import Yes, key_values
+from skiway.cli.rendering import fields_of
 from skiway.foundation.resources import PLAIN, Field, Resource
+from skiway.presentation.tables import picked
 
 
 def commands_for(
-    resource: Resource, *, shown: Callable[[Call, Any], object] = lambda _, record: record, but: Sequence[str] = ()
+    resource: Resource,
+    *,
+    shown: Callable[[Call, Any], object] = lambda _, record: record,
+    but: Sequence[str] = (),
+    fields: Sequence[Field] | None = None,
 ) -> typer.Typer:
     """Return a group with the commands for a kind of resource, `but` those that are written by hand.
 
-    `shown` converts records of the client for the output.
+    `shown` converts records of the client for the output. `fields` are those with options, if they are not those of the kind.
     """
+    settable = resource.fields if fields is None else fields
     app, plural = group(resource.plural, resource.about), resource.plural
-    name_argument = typer.Argument(metavar=resource.name.upper(), help=f"The name of a {resource.name}.")
+    about_name = f"Full name, such as {resource.example}." if resource.example else f"The name of a {resource.name}."
+    name_argument = typer.Argument(metavar=resource.name.upper(), help=about_name)
     name = parameter("name", Annotated[str, name_argument])
 
     def collection(call: Call) -> Any:
@@ -39,29 +45,34 @@ def commands_for(
         call.print_record(shown(call, collection(call).get(name)))
 
     def create(call: Call, name: str, **given: Any) -> None:
-        made = collection(call).create(name, **_values(resource, given, require=True))
+        made = collection(call).create(name, **_values(settable, given, require=True))
         call.print_result(f"created {resource.name} {name}", shown(call, made))
 
     def update(call: Call, name: str, if_version: int | None, **given: Any) -> None:
-        changes = _values(resource, given, require=False)
+        changes = _values(settable, given, require=False)
         if not changes:
             raise typer.BadParameter("give at least one new value")
-        changed = collection(call).update(name, if_version=if_version, **changes)
-        call.print_result(f"updated {resource.name} {changed.name}", shown(call, changed))
+        if resource.is_container and "new_name" in changes:
+            changes["name"] = changes.pop("new_name")
+        record = shown(call, collection(call).update(name, if_version=if_version, **changes))
+        call.print_result(f"updated {resource.name} {fields_of(record)['name']}", record)
 
-    def delete(call: Call, name: str, if_version: int | None, yes: bool) -> None:
-        confirm(f"{resource.delete} Delete {resource.name} {name}?", yes=yes)
-        collection(call).delete(name, if_version=if_version)
+    def delete(call: Call, name: str, if_version: int | None, yes: bool, **cascade: bool) -> None:
+        contents = " and its contents" if cascade.get("cascade") else ""
+        confirm(f"{resource.delete} Delete {resource.name} {name}{contents}?".strip(), yes=yes)
+        collection(call).delete(name, if_version=if_version, **cascade)
         call.print_result(f"deleted {resource.name} {name}", {"name": name})
 
-    required = [option for field in resource.fields for option in _options(field)]
-    optional = options_for(*resource.fields)
+    required = [option for field in settable for option in _options(field)]
+    optional = options_for(*settable)
     new_name_option = typer.Option("--name", metavar="NAME", help="The new name.")
     new_name = parameter("new_name", Annotated[str | None, new_name_option], None)
     version_option = typer.Option(metavar="NUMBER", help="Fail if the stored version is another one.")
     if_version = parameter("if_version", Annotated[int | None, version_option], None)
     yes = parameter("yes", Yes, default=False)
-    has_lists = any(field.many for field in resource.fields)
+    cascade_option = typer.Option("--cascade", help="Delete its contents too.")
+    cascade = [parameter("cascade", Annotated[bool, cascade_option], default=False)] if resource.is_container else []
+    has_lists = any(field.many for field in settable)
     commands: dict[str, tuple[Callable[..., None], str, list[inspect.Parameter]]] = {
         "list": (list_, f"List the {plural} of the account.", []),
         "get": (get, f"Show a {resource.name}, its stored version and its state.", [name]),
@@ -71,7 +82,7 @@ def commands_for(
             f"Change a {resource.name}.{' Lists are replaced as a whole.' if has_lists else ''}",
             [name, new_name, *optional, if_version],
         ),
-        "delete": (delete, f"Delete a {resource.name}. {resource.delete}", [name, if_version, yes]),
+        "delete": (delete, f"Delete a {resource.name}. {resource.delete}", [name, *cascade, if_version, yes]),
     }
     for verb, (act, about, options) in commands.items():
         if verb not in but:
@@ -84,19 +95,9 @@ def options_for(*fields: Field) -> list[inspect.Parameter]:
     return [option for field in fields for option in _options(field, optional=True)]
 
 
-def fields_from(source: object, *names: str) -> dict[str, Any]:
-    """Return these attributes of a message or a resource, for a record in the output."""
-    return {name: getattr(source, name) for name in names}
-
-
 def state_of(resource: Any) -> dict[str, Any]:
     """Return the fields that records of all resources have: when it was created and changed, and whether it is damaged."""
-    damage = resource.damage or None
-    return {
-        "created_at": None if damage else resource.created_at,
-        "updated_at": None if damage else resource.updated_at,
-        "damage": damage,
-    }
+    return {**picked(resource, "created_at", "updated_at"), "damage": resource.damage or None}
 
 
 def add_command(app: typer.Typer, name: str, act: Callable[..., None], about: str, *options: inspect.Parameter) -> None:
@@ -115,7 +116,7 @@ def parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> i
 
 def _options(field: Field, *, optional: bool = False) -> list[inspect.Parameter]:
     """The options of a field; a secret is read from a variable or a file."""
-    if field.type is dict:
+    if field.type is dict and not field.metavar:
         return []
     if field.is_secret:
         env = typer.Option(metavar="NAME", help=f"Environment variable with the {_lower(field)}")
@@ -135,6 +136,8 @@ def _options(field: Field, *, optional: bool = False) -> list[inspect.Parameter]
         help=f"{field.help}{more}",
     )
     value: Any = StrEnum(field.name, {each: each for each in field.choices}) if field.choices else field.type
+    if field.type is dict:
+        value = str
     kind: Any = list[value] if field.many else value
     if needed:
         return [parameter(field.name, Annotated[kind, option])]
@@ -145,30 +148,21 @@ def _lower(field: Field) -> str:
     return field.help[0].lower() + field.help[1:]
 
 
-def _values(resource: Resource, given: dict[str, Any], *, require: bool) -> dict[str, Any]:
+def _values(fields: Sequence[Field], given: dict[str, Any], *, require: bool) -> dict[str, Any]:
     """The values that were given, with secrets read. An empty text clears a field."""
-    for field in resource.fields:
+    from skiway.setup.secrets import read_secret
+
+    for field in fields:
         if field.is_secret:
-            secret = _secret(given.pop(f"{field.name}_env"), given.pop(f"{field.name}_file"))
+            env, file = given.pop(f"{field.name}_env"), given.pop(f"{field.name}_file")
+            secret = None if env is None and file is None else read_secret(field.name, env or "", file or "")
             if secret is None and require and field.required:
                 hint = f"--{field.name}-env or --{field.name}-file"
                 raise typer.BadParameter(f"give the {_lower(field).removesuffix('.')}", param_hint=hint)
             given[field.name] = secret
+        elif field.type is dict and given.get(field.name) is not None:
+            given[field.name] = key_values(given[field.name], field.option)
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _secret(env: str | None, file: Path | None) -> str | None:
-    if env is not None:
-        secret = os.environ.get(env)
-        if not secret:
-            raise InvalidArgument(f"the environment variable {env} is not set: set it to the secret")
-        return secret
-    if file is None:
-        return None
-    try:
-        return file.expanduser().read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise InvalidArgument(f"cannot read {file}: {error.strerror}") from None
 
 
 app = typer.Typer()

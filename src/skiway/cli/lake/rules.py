@@ -11,8 +11,8 @@ import typer
 from skiway.cli.command import Call, command, progress
 from skiway.cli.lake.jobs import PARTIAL, interruptible
 from skiway.cli.lake.resources import commands_for
-from skiway.cli.lake.setup import ChangeRecord, SetupFile, read_text
-from skiway.cli.options import Description, TableName
+from skiway.cli.lake.setup import SetupFile, make_changes, read_text
+from skiway.cli.options import Description, TableName, Yes, duration
 from skiway.cli.rendering import fields_of
 from skiway.foundation.resources import RULE
 
@@ -38,25 +38,21 @@ UNKNOWN: Final = PARTIAL
 RuleName = Annotated[str, typer.Argument(metavar="RULE", help="The name of a rule.")]
 
 
-class Kind(StrEnum):
-    """The kinds of rules."""
-
-    row_count = "row_count"
-    null_share = "null_share"
-    distinct_count = "distinct_count"
-    range = "range"
-    quantile = "quantile"
-    freshness = "freshness"
-    allowed_values = "allowed_values"
-    unique = "unique"
-    schema = "schema"
-
-
-class Severity(StrEnum):
-    """The choices of `--severity`."""
-
-    error = "error"
-    warning = "warning"
+Kind = StrEnum(
+    "Kind",
+    [
+        "row_count",
+        "null_share",
+        "distinct_count",
+        "range",
+        "quantile",
+        "freshness",
+        "allowed_values",
+        "unique",
+        "schema",
+    ],
+)
+Severity = StrEnum("Severity", ["error", "warning"])
 
 
 @command(app, "list")
@@ -80,7 +76,7 @@ def create(
     call: Call,
     name: RuleName,
     table: TableName,
-    of_kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(Kind)}.")],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"{', '.join(Kind)}.")],
     columns: Annotated[
         list[str], typer.Option("--column", metavar="NAME", help="A column; several for the key of unique.")
     ] = [],  # noqa: B006 - typer copies it
@@ -107,7 +103,6 @@ def create(
     A rule is checked after each profile of the table, and with `skiway rules check`. A rule of kind schema expects the columns
     that the table has now.
     """
-    kind = _kind(of_kind)
     counted = kind in (Kind.row_count, Kind.distinct_count)
     limits = {"min": least, "max": most}
     given: dict[str, Any] = {
@@ -128,7 +123,7 @@ def create(
         table,
         kind.value,
         {key: value for key, value in given.items() if value is not None},
-        severity=severity.value,
+        severity="warning" if severity is Severity.warning else "error",
         estimates_only=estimates_only,
         description=description,
     )
@@ -140,6 +135,7 @@ def apply(
     call: Call,
     file: SetupFile,
     delete: Annotated[bool, typer.Option("--delete", help="Delete rules that the file does not declare.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Create and change rules as a file declares them.
 
@@ -151,12 +147,7 @@ def apply(
     with progress("reading the rules"):
         actual = setup.read_rules(call.lake, {each.table for each in loaded.setup.rules or ()})
     made = setup.make_plan(loaded, actual, delete=delete)
-    setup.apply(call.lake, made, loaded.setup, report=lambda text: typer.echo(text, err=not call.is_for_people))
-    if call.is_for_people:
-        typer.echo(f"made {len(made.changes)} changes" if made else "the server matches the file")
-    else:
-        records = [ChangeRecord.of(each) for each in made.changes]
-        call.print_rows(records, ["action", "kind", "name"], empty="the server matches the file")
+    make_changes(call, call.lake, loaded, made, yes=yes)
 
 
 @command(app, "check")
@@ -173,8 +164,8 @@ def check(
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings and unknown results fail, too.")] = False,
     wait: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="How long to wait for jobs that read rows; forever by default."),
+        str | None,
+        typer.Option(metavar="DURATION", help="How long to wait for jobs that read rows; forever by default."),
     ] = None,
 ) -> None:
     """Check rules now, and wait for jobs that read rows.
@@ -187,7 +178,8 @@ def check(
     if missing:
         where = f"of table {table}" if table else "that you can see"
         raise typer.BadParameter(f"there is no rule {missing[0]!r} {where}", param_hint="--rule")
-    found = list(_checked(call, chosen, estimates_only=estimates_only, timeout_s=wait))
+    timeout_s = None if wait is None else duration(wait, "--wait").total_seconds()
+    found = list(_checked(call, chosen, estimates_only=estimates_only, timeout_s=timeout_s))
     columns = ["name", "table", "severity", "status", "method", "observed", "message"]
     call.print_rows(_records(call, found), columns, empty="there are no rules to check")
     _exit(found, strict=strict)
@@ -219,13 +211,6 @@ def _exit(found: Iterable[Rule], *, strict: bool) -> None:
         raise typer.Exit(1)
     if "unknown" in counted:
         raise typer.Exit(UNKNOWN)
-
-
-def _kind(text: str) -> Kind:
-    try:
-        return Kind(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(Kind)}", param_hint="KIND") from None
 
 
 def _columns(kind: Kind, columns: list[str]) -> list[str] | str:

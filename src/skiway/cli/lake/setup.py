@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from skiway.cli.command import DEFAULT_ACCOUNT, Call, command, group, progress
-from skiway.cli.output import has_colors
+from skiway.cli.command import DEFAULT_ACCOUNT, Call, command, confirm, group, progress
+from skiway.cli.options import Yes
+from skiway.cli.output import counted, has_colors
 from skiway.errors import InvalidArgument
+from skiway.presentation.tables import picked
 
 if TYPE_CHECKING:
+    from skiway.client import Metastore
     from skiway.setup import Change, Loaded, Plan
 
 app = group(
@@ -24,6 +26,7 @@ app = group(
 )
 
 STDIN: Final = "-"
+MATCHES: Final = "the server matches the file"
 CHANGES: Final = 2
 """The exit code of `plan` if there are changes."""
 MARKS: Final = {"create": ("+", "\x1b[32m"), "update": ("~", "\x1b[33m"), "delete": ("-", "\x1b[31m")}
@@ -36,33 +39,32 @@ SendCredentials = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRecord:
-    """A value that differs, in the output."""
+def change_record(change: Change) -> dict[str, Any]:
+    """A change of a plan in the output. `waits_for` is a table that does not exist before a sync."""
+    return {
+        **picked(change, "action", "kind", "name"),
+        "line": change.line or None,
+        "waits_for": " ".join(change.waits_for) if change.waits_for else None,
+        "fields": change.fields,
+        "missed": _missed(change),
+    }
 
-    field: str
-    before: Any
-    after: Any
 
+def make_changes(call: Call, lake: Metastore, loaded: Loaded, made: Plan, *, yes: bool, sync: bool = False) -> None:
+    """Make the changes of a plan, and report each; programs get all of them at the end."""
+    from skiway import setup
 
-@dataclass(frozen=True, slots=True)
-class ChangeRecord:
-    """A change in the output. `waits_for` is a table that does not exist before a sync."""
+    def report(text: str) -> None:
+        typer.echo(text, err=not call.is_for_people)
 
-    action: str
-    kind: str
-    name: str
-    line: int | None
-    waits_for: str | None
-    fields: list[FieldRecord]
-    missed: list[str]
-
-    @classmethod
-    def of(cls, change: Change) -> ChangeRecord:
-        """Convert a change of a plan."""
-        fields = [FieldRecord(each.field, each.before, each.after) for each in change.fields]
-        waits_for = " ".join(change.waits_for) if change.waits_for else None
-        return cls(change.action, change.kind, change.name, change.line or None, waits_for, fields, _missed(change))
+    records = list(map(change_record, made.changes))
+    if deleted := sum(change.action == "delete" for change in made.changes):
+        confirm(f"Delete {deleted} objects that the file does not declare?", yes=yes)
+    setup.apply(lake, made, loaded.setup, report=report, sync=sync)
+    if call.is_for_people:
+        typer.echo(f"made {counted(len(records), 'change')}" if made else MATCHES)
+    else:
+        call.print_rows(records, ["action", "kind", "name"], empty=MATCHES)
 
 
 @command(app, "export")
@@ -111,24 +113,14 @@ def apply(
     sync: Annotated[
         bool, typer.Option("--sync", help="Sync connectors if the file refers to tables that they have not mirrored.")
     ] = False,
+    yes: Yes = False,
 ) -> None:
     """Make the server match a file.
 
     Each change is shown when it is made. An error ends the command; run it again to make the rest of the changes.
     """
-    from skiway import setup
-
     loaded, made = _plan(call, file, delete=delete, send_credentials=send_credentials)
-    with_output = [ChangeRecord.of(each) for each in made.changes]
-
-    def report(text: str) -> None:
-        typer.echo(text, err=not call.is_for_people)
-
-    setup.apply(call.metastore(timeout_s=None), made, loaded.setup, report=report, sync=sync)
-    if call.is_for_people:
-        typer.echo("the server matches the file" if not made else f"{_count(len(with_output))} made")
-    else:
-        call.print_rows(with_output, ["action", "kind", "name"], empty="the server matches the file")
+    make_changes(call, call.metastore(timeout_s=None), loaded, made, yes=yes, sync=sync)
 
 
 def _plan(call: Call, file: str, *, delete: bool, send_credentials: bool) -> tuple[Loaded, Plan]:
@@ -154,8 +146,8 @@ def read_text(file: str) -> tuple[str, str]:
 
 def _show(call: Call, made: Plan) -> None:
     if not call.is_for_people:
-        records = [ChangeRecord.of(each) for each in made.changes]
-        call.print_rows(records, ["action", "kind", "name", "waits_for"], empty="the server matches the file")
+        records = map(change_record, made.changes)
+        call.print_rows(records, ["action", "kind", "name", "waits_for"], empty=MATCHES)
         return
     for change in made.changes:
         sys.stdout.writelines(f"{line}\n" for line in _lines(change))
@@ -164,11 +156,11 @@ def _show(call: Call, made: Plan) -> None:
         more = f" and {len(made.kept) - 10} more" if len(made.kept) > 10 else ""
         typer.echo(f"not in the file, and kept: {names}{more}", err=True)
     if not made:
-        typer.echo("the server matches the file")
+        typer.echo(MATCHES)
         return
     counts = {action: sum(each.action == action for each in made.changes) for action in MARKS}
     parts = [f"{count} to {action}" for action, count in counts.items() if count]
-    typer.echo(f"{_count(len(made.changes))}: {', '.join(parts)}")
+    typer.echo(f"{counted(len(made.changes), 'change')}: {', '.join(parts)}")
 
 
 def _lines(change: Change) -> Iterator[str]:
@@ -208,7 +200,3 @@ def _value(value: Any) -> str:
 def _visible(text: str) -> str:
     """A text without control characters, which could change the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def _count(number: int) -> str:
-    return f"{number} change{'' if number == 1 else 's'}"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skiway.cli.command import Call, command, confirm, group
-from skiway.cli.lake.jobs import connector_names, report_start
+from skiway.cli.lake.jobs import Watch, connector_names, report_start
 from skiway.cli.lake.tables import tables_in
 from skiway.cli.options import AtSnapshot, Parent, TableName, Yes
 from skiway.errors import NotFound
-from skiway.presentation.tables import ColumnProfile, TableRecord, row_count
+from skiway.presentation.tables import ColumnProfile, TableRecord, picked, row_count
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Metastore, Snapshot, Table, TableStats
@@ -31,8 +31,7 @@ def _snapshot(snapshot: Snapshot, current_id: int | None) -> dict[str, Any]:
     return {
         "id": snapshot.id,
         "current": snapshot.id == current_id,
-        "created_at": snapshot.created_at,
-        "ingested_at": None if snapshot.damage else snapshot.ingested_at,
+        **picked(snapshot, "created_at", "ingested_at"),
         "operation": summary.get("operation"),
         "rows": _number(summary.get("total-records")),
         "data_files": _number(summary.get("total-data-files")),
@@ -128,59 +127,46 @@ def _stats(table: Table, stats: TableStats) -> dict[str, Any]:
         "rows": row_count(stats.row_count, is_bound=stats.row_count_is_bound),
         "quality": properties.get("quality.row_count"),
         "rows_profiled": int(properties["rows.profiled"]) if "rows.profiled" in properties else None,
-        "data_files": stats.data_file_count,
-        "size_bytes": stats.total_size_bytes,
-        "updated_at": stats.updated_at,
-        "properties": properties,
+        **picked(stats, "data_files=data_file_count", "size_bytes=total_size_bytes", "updated_at", "properties"),
     }
 
 
 def _file(file: v1.FileColumnStats) -> dict[str, Any]:
     """A file of a snapshot in the output."""
-    from skiway.model import v1
+    from skiway.client.metastore.resources import value_of
 
-    return {
-        "path": file.file_path,
-        "content": v1.FileContent.Name(file.file_content).removeprefix("FC_").lower(),
-        "rows": file.row_count,
-        "size_bytes": file.size_bytes,
-        "partition": None if file.partition_data_json in ("", "{}") else file.partition_data_json,
-    }
+    partition = None if file.partition_data_json in ("", "{}") else file.partition_data_json
+    sizes = picked(file, "rows=row_count", "size_bytes")
+    return {"path": file.file_path, "content": value_of(file, "file_content"), **sizes, "partition": partition}
 
 
 def _partition(partition: v1.PartitionStats) -> dict[str, Any]:
     """A partition of a snapshot in the output. Rows include deleted ones."""
     return {
         "partition": partition.partition_data_json or "{}",
-        "spec_id": partition.partition_spec_id,
-        "rows": partition.row_count,
-        "size_bytes": partition.size_bytes,
-        "data_files": partition.data_file_count,
-        "delete_files": partition.delete_file_count,
+        **picked(partition, "spec_id=partition_spec_id", "rows=row_count", "size_bytes"),
+        **picked(partition, "data_files=data_file_count", "delete_files=delete_file_count"),
         "columns": tuple(ColumnProfile.of(column, column.logical_type.lower()) for column in partition.columns),
     }
 
 
 def _column_history(snapshot: v1.ProfiledSnapshot, column: v1.ColumnStats) -> dict[str, Any]:
     """The statistics of a column in a profiled snapshot, in the output."""
-    from datetime import UTC
+    from skiway.client.metastore.resources import value_of
 
     profile = ColumnProfile.of(column, column.logical_type.lower())
     return {
         "column": profile.name,
         "snapshot_id": snapshot.snapshot_id,
-        "snapshot_at": snapshot.created_at.ToDatetime(UTC) if snapshot.HasField("created_at") else None,
-        "profiled_at": snapshot.profiled_at.ToDatetime(UTC),
+        "snapshot_at": value_of(snapshot, "created_at"),
+        "profiled_at": value_of(snapshot, "profiled_at"),
         "rows": row_count(snapshot.row_count, is_bound=snapshot.row_count_is_bound),
         "nulls": profile.nulls,
         "distinct": profile.distinct.value if profile.distinct else None,
         "min": profile.min,
         "median": profile.quantiles.get("0.5"),
-        "max": profile.max,
-        "quantiles": profile.quantiles,
         "top": ", ".join(f"{top.value} ({top.count:,})" for top in profile.top_values[:3]),
-        "top_values": profile.top_values,
-        "quality": profile.quality,
+        **picked(profile, "max", "quantiles", "top_values", "quality"),
     }
 
 
@@ -254,7 +240,7 @@ def history(
 def profile(
     call: Call,
     name: TableName,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the job until it ends.")] = False,
+    watch: Watch = False,
     full: Annotated[
         bool, typer.Option("--full", help="Read all files again, even if they were profiled before.")
     ] = False,

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skiway.cli.command import Call, command
+from skiway.cli.command import Call, command, confirm
 from skiway.cli.lake.jobs import Watch, run_to_end
 from skiway.cli.lake.tables import app
-from skiway.cli.options import TableName
-from skiway.config.fields import DURATION
+from skiway.cli.options import TableName, Yes, duration
 from skiway.presentation.tables import health_data, scalar_fields
 
 if TYPE_CHECKING:
@@ -23,11 +22,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be
 OlderThan = Annotated[str | None, typer.Option(metavar="DURATION", help="Age, such as 7d or 12h.")]
 
 
-class Engine(StrEnum):
-    """Where an optimization runs."""
-
-    process = "process"
-    spark = "spark"
+Engine = StrEnum("Engine", ["process", "spark"])
 
 
 def _health(name: str, health: v1.TableHealth) -> dict[str, Any]:
@@ -92,7 +87,7 @@ def optimize(
         max_deleted=max_deleted,
         sort=sort,
         z_order=[each.strip() for each in z_order.split(",") if each.strip()],
-        engine=None if engine is None else engine.value,
+        engine=None if engine is None else "spark" if engine is Engine.spark else "process",
     )
     _run(call, name, task, dry_run=dry_run, watch=watch)
 
@@ -107,6 +102,7 @@ def expire(
     ] = None,
     dry_run: DryRun = False,
     watch: Watch = True,
+    yes: Yes = False,
 ) -> None:
     """Remove old snapshots of a managed table, and the files that only they use.
 
@@ -115,13 +111,19 @@ def expire(
     """
     from skiway.client.metastore.jobs import expire_task
 
-    task = expire_task(older_than=_duration(older_than), keep_last=keep_last)
+    confirm(f"Expire snapshots of {name}, and delete their files?", yes=yes or dry_run)
+    task = expire_task(older_than=_age(older_than), keep_last=keep_last)
     _run(call, name, task, dry_run=dry_run, watch=watch)
 
 
 @command(app, "clean")
 def clean(
-    call: Call, name: TableName, older_than: OlderThan = None, dry_run: DryRun = False, watch: Watch = True
+    call: Call,
+    name: TableName,
+    older_than: OlderThan = None,
+    dry_run: DryRun = False,
+    watch: Watch = True,
+    yes: Yes = False,
 ) -> None:
     """Remove files of a managed table that none of its states references.
 
@@ -129,7 +131,12 @@ def clean(
     """
     from skiway.client.metastore.jobs import clean_task
 
-    _run(call, name, clean_task(older_than=_duration(older_than)), dry_run=dry_run, watch=watch)
+    confirm(f"Delete files of {name} that nothing references?", yes=yes or dry_run)
+    _run(call, name, clean_task(older_than=_age(older_than)), dry_run=dry_run, watch=watch)
+
+
+def _age(text: str | None) -> timedelta | None:
+    return None if text is None else duration(text, "--older-than")
 
 
 def _run(call: Call, name: str, task: v1.MaintenanceTask, *, dry_run: bool, watch: bool) -> None:
@@ -168,12 +175,3 @@ def _print_plan(call: Call, plan: MaintenancePlan, action: str) -> None:
     )
     columns = ["kind", "action", "name", "size_bytes", "reason"]
     call.print_rows(records, columns, empty="there is nothing to do")
-
-
-def _duration(text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    try:
-        return DURATION.read(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not {DURATION.takes}", param_hint="--older-than") from None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,13 +11,13 @@ from skiway.cli import rendering
 from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.lake.catalogs import namespaces_in
 from skiway.cli.lake.jobs import connector_names
-from skiway.cli.options import AtSnapshot, Parent, TableName, Yes
-from skiway.cli.output import Cells, write_columns
+from skiway.cli.options import AtSnapshot, Parent, TableName, Yes, duration
+from skiway.cli.output import Column, Output, write_texts
 from skiway.errors import PreconditionFailed
-from skiway.presentation.tables import AtMost, ColumnProfile, TableRecord, column_profiles, row_count
+from skiway.presentation.tables import AtMost, ColumnProfile, TableRecord, column_profiles, picked, row_count
 
 if TYPE_CHECKING:
-    from skiway.client.metastore import Metastore, Table, TableStats
+    from skiway.client.metastore import Metastore, Table
 
 app = group("tables", "Manage tables: the lake's own Iceberg tables, and tables that connectors mirror.")
 
@@ -41,8 +39,6 @@ def list_(call: Call, parent: Parent = None) -> None:
 @command(app, "get")
 def get(call: Call, name: TableName, at: AtSnapshot = None) -> None:
     """Show a table and its columns."""
-    from skiway.cli import rendering
-
     record = TableRecord.of(call.lake.tables.get(name, at=at), connector_names(call.lake))
     call.print_record(record)
     if call.is_for_people:
@@ -56,7 +52,34 @@ def describe(call: Call, name: TableName, at: AtSnapshot = None) -> None:
 
     For each column: NULLs, distinct values, minimum and maximum, and the distribution of values.
     """
-    print_description(call, name, at)
+    from skiway.client.metastore.resources import TableStats
+
+    table = call.lake.tables.get(name, at=at)
+    if at is not None:
+        call.lake.snapshots.get(table, at)  # a wrong id is an error, and not a snapshot without statistics
+    record = TableRecord.of(table, connector_names(call.lake))
+    stats = call.lake.statistics.find(table, at) or TableStats(None)
+    numbers = {key: int(stats.properties[name]) for key, name in COUNTED.items() if name in stats.properties}
+    columns = list(column_profiles(call.lake, record, at))
+    description = {
+        **picked(record, "name", "format", "origin"),
+        "snapshot_id": stats.snapshot_id if stats else at,
+        "rows": row_count(stats.row_count, is_bound=stats.row_count_is_bound),
+        "rows_quality": stats.properties.get("quality.row_count"),
+        "rows_profiled": numbers.get("rows_profiled"),
+        "sample_files": numbers.get("sample_files"),
+        "data_files": stats.data_file_count,
+        "size_bytes": stats.total_size_bytes,
+        "columns": columns,
+        "problem": record.problem,
+        "files_not_profiled": numbers.get("files_not_profiled"),
+    }
+    if not call.is_for_people:
+        call.print_record(description)
+        return
+    rendering.write_fields({key: value for key, value in description.items() if key not in HIDDEN})
+    typer.echo()
+    _write_columns(description, columns)
 
 
 @command(app, "create")
@@ -116,14 +139,13 @@ def undrop(call: Call, name: TableName) -> None:
     call.print_result(f"restored table {name} with {done['snapshots']} snapshots", done)
 
 
+Partitions = Annotated[
+    str, typer.Argument(metavar="PARTITIONS", help="List such as 'day(ts), bucket(16, id)'; '' for none.")
+]
+
+
 @command(app, "partition-by")
-def partition_by(
-    call: Call,
-    name: TableName,
-    partitions: Annotated[
-        str, typer.Argument(metavar="PARTITIONS", help="List such as 'day(ts), bucket(16, id)'; '' for none.")
-    ],
-) -> None:
+def partition_by(call: Call, name: TableName, partitions: Partitions) -> None:
     """Partition the rows of a managed table that are written from now on."""
     done = call.function(name, "partition_by", partitions)
     call.print_result(f"new rows of {name} are partitioned by {done['now'] or 'nothing'}", done)
@@ -161,10 +183,10 @@ def merge(
 def refresh(
     call: Call,
     name: TableName,
-    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, max=3600, help="How long to wait for it.")] = 60,
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for it, at most 1h.")] = "60s",
 ) -> None:
     """Read the current state of a mirrored table from its source."""
-    done = call.function(name, "refresh", wait_s=wait)
+    done = call.function(name, "refresh", wait_s=duration(wait, "--wait").total_seconds())
     message = f": {done['message']}" if done["message"] else ""
     call.print_result(f"refreshing {name}: job {done['job_id']} is {done['state']}{message}", done)
     if done["state"] in ("failed", "cancelled", "partial"):
@@ -202,95 +224,36 @@ MIN_WIDTHS: Final = {"column": 10, "type": 8, "min": 10, "max": 10, "values": 16
 """The minimum width of columns that shrink on a narrow terminal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """A table and the statistics of its columns, in the output."""
-
-    name: str
-    format: str
-    origin: str
-    snapshot_id: int | None
-    rows: int | None
-    rows_quality: str | None
-    rows_profiled: int | None
-    sample_files: int | None
-    data_files: int | None
-    size_bytes: int | None
-    columns: tuple[ColumnProfile, ...]
-    problem: str | None = None
-    files_not_profiled: int | None = None
+COUNTED: Final = {
+    "rows_profiled": "rows.profiled",
+    "sample_files": "files.sample",
+    "files_not_profiled": "files.other_formats",
+}
+"""Figures of a description, by their keys in the properties of statistics."""
+HIDDEN: Final = ("rows_quality", *COUNTED)
 
 
-def print_description(call: Call, name: str, at: int | None) -> None:
-    """Print a table and the statistics of its columns."""
-    table = call.lake.tables.get(name, at=at)
-    if at is not None:
-        call.lake.snapshots.get(
-            table, at
-        )  # raises NotFound, so that a wrong id is not mistaken for a snapshot without statistics
-    record = TableRecord.of(table, connector_names(call.lake))
-    stats = call.lake.statistics.find(table, at)
-    description = Description(
-        record.name,
-        record.format,
-        record.origin,
-        stats.snapshot_id if stats else at,
-        row_count(stats.row_count, is_bound=stats.row_count_is_bound) if stats else None,
-        stats.properties.get("quality.row_count") if stats else None,
-        _number(stats, "rows.profiled"),
-        _number(stats, "files.sample"),
-        stats.data_file_count if stats else None,
-        stats.total_size_bytes if stats else None,
-        tuple(column_profiles(call.lake, record, at)),
-        record.problem,
-        _number(stats, "files.other_formats"),
-    )
-    if not call.is_for_people:
-        call.print_record(description)
+def _write_columns(table: Mapping[str, Any], columns: Sequence[ColumnProfile]) -> None:
+    if not columns:
+        reason = f"the columns are not profiled yet; profile them with: {_profile_command(table)}"
+        if table["files_not_profiled"]:
+            reason = _other_formats(table)
+        if table["problem"]:
+            reason = f"the table cannot be read: {table['problem']}"
+        typer.echo(reason, err=True)
         return
-    hidden: dict[str, Any] = dict.fromkeys(("rows_quality", "rows_profiled", "sample_files", "files_not_profiled"))
-    rendering.write_fields(dataclasses.replace(description, **hidden))
+    shown = [Column(title, right=title in NUMBERS, min_width=MIN_WIDTHS.get(title)) for title in TITLES]
+    write_texts(Output.table, shown, [[_cells(column) for column in columns]])
     typer.echo()
-    _write_columns(description)
-
-
-def _number(stats: TableStats | None, key: str) -> int | None:
-    return int(stats.properties[key]) if stats and key in stats.properties else None
-
-
-def _write_columns(table: Description) -> None:
-    if not table.columns and table.problem:
-        typer.echo(f"the table cannot be read: {table.problem}", err=True)
-        return
-    if not table.columns and table.files_not_profiled:
-        typer.echo(_other_formats(table), err=True)
-        return
-    if not table.columns:
-        typer.echo(f"the columns are not profiled yet; profile them with: {_profile_command(table)}", err=True)
-        return
-    rows = [_cells(column) for column in table.columns]
-    write_columns(
-        [
-            Cells(title, texts, right=title in NUMBERS, min_width=MIN_WIDTHS.get(title))
-            for title, texts in zip(TITLES, zip(*rows, strict=True), strict=True)
-        ]
-    )
-    typer.echo()
-    more = [_other_formats(table)] if table.files_not_profiled else []
-    for line in (_coverage(table), *more, LEGEND, *([SAMPLE_LEGEND] if table.sample_files else [])):
+    more = [_other_formats(table)] if table["files_not_profiled"] else []
+    for line in (_coverage(table), *more, LEGEND, *([SAMPLE_LEGEND] if table["sample_files"] else [])):
         rendering.write_note(line)
 
 
 def _cells(column: ColumnProfile) -> Sequence[str]:
-    return (
-        column.name,
-        column.type,
-        _nulls(column),
-        _distinct(column),
-        _bound(column, "min"),
-        _bound(column, "max"),
-        column.errors or column.histogram() or _top_values(column),
-    )
+    values = column.errors or column.histogram() or _top_values(column)
+    bounds = (_bound(column, "min"), _bound(column, "max"))
+    return (column.name, column.type, _nulls(column), _distinct(column), *bounds, values)
 
 
 def _nulls(column: ColumnProfile) -> str:
@@ -341,25 +304,25 @@ def _top_values(column: ColumnProfile) -> str:
     return ", ".join(shares).replace("%", " %")
 
 
-def _profile_command(table: Description) -> str:
-    if table.origin == "managed":
-        return f"skiway stats profile {table.name} --watch"
-    return f"skiway connectors sync {table.origin} --watch"
+def _profile_command(table: Mapping[str, Any]) -> str:
+    if table["origin"] == "managed":
+        return f"skiway stats profile {table['name']} --watch"
+    return f"skiway connectors sync {table['origin']} --watch"
 
 
-def _other_formats(table: Description) -> str:
+def _other_formats(table: Mapping[str, Any]) -> str:
     return (
-        f"{table.files_not_profiled:,} of {table.data_files:,} data files are Avro or ORC, which are read, but not profiled: rewrite "
-        "them as Parquet for statistics of all rows"
+        f"{table['files_not_profiled']:,} of {table['data_files']:,} data files are Avro or ORC, which are read, but not profiled: "
+        "rewrite them as Parquet for statistics of all rows"
     )
 
 
-def _coverage(table: Description) -> str:
-    if table.rows is None or table.rows_profiled is None:
+def _coverage(table: Mapping[str, Any]) -> str:
+    rows, profiled, sample, files = (table[key] for key in ("rows", "rows_profiled", "sample_files", "data_files"))
+    if rows is None or profiled is None:
         return f"the table was not profiled; the bounds are from its files. Profile it with: {_profile_command(table)}"
-    if table.sample_files and table.data_files:
-        sample = f"a sample of {table.sample_files:,} of {table.data_files:,} files"
-        return f"{sample} was profiled, with {table.rows_profiled:,} of {table.rows:,} rows"
-    if table.rows_profiled >= table.rows:
-        return "all rows were profiled" if isinstance(table.rows, AtMost) else f"all {table.rows:,} rows were profiled"
-    return f"{table.rows_profiled:,} of {table.rows:,} rows were profiled"
+    if sample and files:
+        return f"a sample of {sample:,} of {files:,} files was profiled, with {profiled:,} of {rows:,} rows"
+    if profiled >= rows:
+        return "all rows were profiled" if isinstance(rows, AtMost) else f"all {rows:,} rows were profiled"
+    return f"{profiled:,} of {rows:,} rows were profiled"

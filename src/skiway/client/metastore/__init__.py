@@ -2,7 +2,7 @@
 
 from skiway.client.metastore.calls import Id, Retries, dotted
 from skiway.client.metastore.client import Metastore
-from skiway.client.metastore.collection import KEEP, Listing
+from skiway.client.metastore.collection import Listing
 from skiway.client.metastore.connectors import Connector, Pipeline, PlannedTable
 from skiway.client.metastore.events import DeadLetter, Event, Webhook
 from skiway.client.metastore.governance import Grant, Policy, Rule, RuleResult
@@ -13,7 +13,6 @@ from skiway.client.metastore.snapshots import Snapshot
 from skiway.client.metastore.transactions import Query, ScanBundle, StagedRows, Transaction
 
 __all__ = [
-    "KEEP",
     "Account",
     "Catalog",
     "Connector",

@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import grpc
@@ -381,24 +381,18 @@ def account_id(ref: Ref) -> v1.ResourceId:
     return known
 
 
-def catalog_id(calls: Calls, ref: Ref) -> v1.ResourceId:
-    """Return the id of a catalog."""
-    return _resolve(calls, ref, "catalog", v1.RK_CATALOG)
+def resource_id(resource: str, calls: Calls, ref: Ref) -> v1.ResourceId:
+    """Return the id of a catalog, namespace, table or view."""
+    known = _known_id(ref, v1.ResourceKind.Value(f"RK_{resource.upper()}"))
+    if known is not None:
+        return known
+    found: v1.ResourceId = calls.rpc(f"Resolve{resource.title()}", ref=name_ref(ref, resource=resource)).resource_id
+    return found
 
 
-def namespace_id(calls: Calls, ref: Ref) -> v1.ResourceId:
-    """Return the id of a namespace."""
-    return _resolve(calls, ref, "namespace", v1.RK_NAMESPACE)
-
-
-def table_id(calls: Calls, ref: Ref) -> v1.ResourceId:
-    """Return the id of a table."""
-    return _resolve(calls, ref, "table", v1.RK_TABLE)
-
-
-def view_id(calls: Calls, ref: Ref) -> v1.ResourceId:
-    """Return the id of a view."""
-    return _resolve(calls, ref, "view", v1.RK_VIEW)
+catalog_id = partial(resource_id, "catalog")
+namespace_id = partial(resource_id, "namespace")
+table_id = partial(resource_id, "table")
 
 
 def namespace_of(calls: Calls, ref: Ref) -> v1.Namespace:
@@ -407,14 +401,6 @@ def namespace_of(calls: Calls, ref: Ref) -> v1.Namespace:
     if isinstance(message, v1.Namespace):
         return message
     found: v1.Namespace = calls.rpc("GetNamespace", namespace_id=namespace_id(calls, ref)).namespace
-    return found
-
-
-def _resolve(calls: Calls, ref: Ref, resource: str, kind: v1.ResourceKind.ValueType) -> v1.ResourceId:
-    known = _known_id(ref, kind)
-    if known is not None:
-        return known
-    found: v1.ResourceId = calls.rpc(f"Resolve{resource.title()}", ref=name_ref(ref, resource=resource)).resource_id
     return found
 
 

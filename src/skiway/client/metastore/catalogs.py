@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from google.protobuf.message import Message
 
@@ -19,113 +19,99 @@ from skiway.client.metastore.calls import (
     namespace_id,
     namespace_of,
     segments,
-    table_id,
-    view_id,
 )
-from skiway.client.metastore.collection import KEEP, Collection, FetchPage, Json, Keep, Listing, build, schema_text
+from skiway.client.metastore.collection import Collection, FetchPage, Json, Listing, build, schema_text
 from skiway.client.metastore.jobs import Job
-from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Parents, Table, View
+from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, View
 from skiway.client.metastore.snapshots import At, snapshot_ref
+from skiway.foundation.resources import ACCOUNT, CATALOG, NAMESPACE, TABLE, VIEW
 from skiway.model import v1
+
+
+class AccountFields(TypedDict, total=False):
+    """What people set. `quotas`, such as `{"caller.scans": 4}`, lower those of the server."""
+
+    description: str | None
+    tags: Mapping[str, str] | None
+    quotas: Mapping[str, float] | None
+
+
+class AccountChanges(AccountFields, total=False):
+    """What can be changed."""
+
+    name: str
 
 
 class Accounts(Collection[Account]):
     """`lake.accounts`, identified by id. The platform administrator sees all accounts, other callers their own."""
 
     __slots__ = ()
-    _kind, _spec = "account", v1.AccountSpec
+    _kind, _record = ACCOUNT, Account
 
     def __call__(self, *, page_size: int | None = None) -> Listing[Account]:
         """List the accounts by name."""
-        return self._list(dict, page_size)
+        return self._list(page_size)
 
     def create(
         self,
         name: str,
         *,
         id: str | None = None,  # noqa: A002 - an id
-        description: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        quotas: Mapping[str, float] | None = None,
         idempotency_key: str | None = None,
+        **fields: Unpack[AccountFields],
     ) -> Account:
         """Create an account. `id` sets an id that other systems know; by default it is random."""
         own_id = None if id is None else v1.ResourceId(id=id, kind=v1.RK_ACCOUNT)
-        spec = {"display_name": name, "description": description, "tags": tags, "quotas": quotas}
-        return self._create(spec, idempotency_key, account_id=own_id)
+        return self._create({"name": name, **fields}, idempotency_key, account_id=own_id)
 
     def update(
-        self,
-        ref: Ref,
-        *,
-        name: str | Keep = KEEP,
-        description: str | Keep | None = KEEP,
-        tags: Mapping[str, str] | Keep | None = KEEP,
-        quotas: Mapping[str, float] | Keep | None = KEEP,
-        if_version: int | None = None,
-        if_etag: str | None = None,
+        self, ref: Ref, *, if_version: int | None = None, if_etag: str | None = None, **changes: Unpack[AccountChanges]
     ) -> Account:
-        """Change the given values; None clears a value. `quotas`, such as `{"caller.scans": 4}`, lower those of the server."""
-        changes = {"display_name": name, "description": description, "tags": tags, "quotas": quotas}
+        """Change the given values; None clears a value."""
         return self._change(ref, changes, if_version, if_etag)
 
-    def _id(self, ref: Ref) -> v1.ResourceId:
-        return account_id(ref)
+    def _key(self, ref: Ref) -> dict[str, Any]:
+        return {"account_id": account_id(ref)}
 
-    def _wrap(self, message: v1.Account, meta: v1.MutationMeta | None, parents: Parents) -> Account:
-        return Account(message, self._calls, meta, parents)
+
+class ContainerFields(TypedDict, total=False):
+    """What people set for catalogs and namespaces."""
+
+    description: str | None
+    policy_ref: str | None
+    properties: Mapping[str, str] | None
+
+
+class CatalogFields(ContainerFields, total=False):
+    """What people set for catalogs."""
+
+    connector_ref: str | None
+
+
+class CatalogChanges(CatalogFields, total=False):
+    """What can be changed."""
+
+    name: str
 
 
 class Catalogs(Collection[Catalog]):
     """`lake.catalogs`, named by one segment, such as `lake`."""
 
     __slots__ = ()
-    _kind, _spec = "catalog", v1.CatalogSpec
+    _kind, _record = CATALOG, Catalog
 
     def __call__(self, *, page_size: int | None = None) -> Listing[Catalog]:
         """List the catalogs of the caller's account by name."""
-        return self._list(dict, page_size)
+        return self._list(page_size)
 
-    def create(
-        self,
-        name: Name,
-        *,
-        description: str | None = None,
-        connector_ref: str | None = None,
-        policy_ref: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        idempotency_key: str | None = None,
-    ) -> Catalog:
+    def create(self, name: Name, *, idempotency_key: str | None = None, **fields: Unpack[CatalogFields]) -> Catalog:
         """Create an empty catalog."""
-        spec = {
-            "display_name": name_ref(name, resource="catalog").catalog,
-            "description": description,
-            "connector_ref": connector_ref,
-            "policy_ref": policy_ref,
-            "properties": properties,
-        }
-        return self._create(spec, idempotency_key)
+        return self._create({"name": name_ref(name, resource="catalog").catalog, **fields}, idempotency_key)
 
     def update(
-        self,
-        ref: Ref,
-        *,
-        name: str | Keep = KEEP,
-        description: str | Keep | None = KEEP,
-        connector_ref: str | Keep | None = KEEP,
-        policy_ref: str | Keep | None = KEEP,
-        properties: Mapping[str, str] | Keep | None = KEEP,
-        if_version: int | None = None,
-        if_etag: str | None = None,
+        self, ref: Ref, *, if_version: int | None = None, if_etag: str | None = None, **changes: Unpack[CatalogChanges]
     ) -> Catalog:
         """Change the given values; None clears a value."""
-        changes = {
-            "display_name": name,
-            "description": description,
-            "connector_ref": connector_ref,
-            "policy_ref": policy_ref,
-            "properties": properties,
-        }
         return self._change(ref, changes, if_version, if_etag)
 
     def delete(
@@ -134,18 +120,18 @@ class Catalogs(Collection[Catalog]):
         """Delete a catalog, with `cascade` including its contents; return its last stored version."""
         return self._delete({**self._key(ref), "require_empty": not cascade}, if_version, if_etag)
 
-    def _id(self, ref: Ref) -> v1.ResourceId:
-        return catalog_id(self._calls, ref)
 
-    def _wrap(self, message: v1.Catalog, meta: v1.MutationMeta | None, parents: Parents) -> Catalog:
-        return Catalog(message, self._calls, meta, parents)
+class NamespaceChanges(ContainerFields, total=False):
+    """What can be changed. `name` is the new last segment of the path."""
+
+    name: str
 
 
 class Namespaces(Collection[Namespace]):
     """`lake.namespaces`, named by catalog and path, such as `lake.sales.eu`."""
 
     __slots__ = ()
-    _kind, _spec = "namespace", v1.NamespaceSpec
+    _kind, _record = NAMESPACE, Namespace
 
     def __call__(
         self, parent: Ref, *, recursive: bool = False, prefix: str = "", page_size: int | None = None
@@ -162,59 +148,32 @@ class Namespaces(Collection[Namespace]):
             options = {"path": path[1:], "recursive": recursive, "name_prefix": prefix}
             if path or isinstance(parent, Id):
                 return {**options, "catalog_id": catalog_id(self._calls, path[:1] or parent)}
-            found = namespace_id(self._calls, parent)
-            return {**options, "catalog_id" if found.kind == v1.RK_CATALOG else "namespace_id": found}
+            own_id = namespace_id(self._calls, parent)
+            return {**options, "catalog_id" if own_id.kind == v1.RK_CATALOG else "namespace_id": own_id}
 
-        return self._list(fields, page_size)
+        return self._list(page_size, fields)
 
-    def create(
-        self,
-        name: Name,
-        *,
-        description: str | None = None,
-        policy_ref: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        idempotency_key: str | None = None,
-    ) -> Namespace:
+    def create(self, name: Name, *, idempotency_key: str | None = None, **fields: Unpack[ContainerFields]) -> Namespace:
         """Create a namespace, including missing parents."""
         ref = name_ref(name, resource="namespace")
-        spec = {
-            "catalog_id": catalog_id(self._calls, (ref.catalog,)),
-            "path": ref.path,
-            "display_name": ref.name,
-            "description": description,
-            "policy_ref": policy_ref,
-            "properties": properties,
-        }
-        return self._create(spec, idempotency_key)
+        place = {"catalog_id": catalog_id(self._calls, (ref.catalog,)), "path": ref.path, "display_name": ref.name}
+        return self._create({**place, **fields}, idempotency_key)
 
     def update(
         self,
         ref: Ref,
         *,
-        name: str | Keep = KEEP,
-        path: Name | Keep = KEEP,
-        description: str | Keep | None = KEEP,
-        policy_ref: str | Keep | None = KEEP,
-        properties: Mapping[str, str] | Keep | None = KEEP,
+        path: Name | None = None,
         if_version: int | None = None,
         if_etag: str | None = None,
+        **changes: Unpack[NamespaceChanges],
     ) -> Namespace:
-        """Change the given values; None clears a value.
-
-        `name` is the new last segment. `path` is a whole new name such as `lake.archive.eu`, and moves the namespace.
-        """
-        changes: dict[str, Any] = {
-            "display_name": name,
-            "description": description,
-            "policy_ref": policy_ref,
-            "properties": properties,
-        }
-        if not isinstance(path, Keep):
+        """Change the given values; None clears a value. A new `path`, such as `lake.archive.eu`, moves the namespace."""
+        place: dict[str, Any] = {}
+        if path is not None:
             target = name_ref(path, resource="namespace")
-            changes["catalog_id"] = catalog_id(self._calls, (target.catalog,))
-            changes["path"] = [*target.path, target.name]
-        return self._change(ref, changes, if_version, if_etag)
+            place = {"catalog_id": catalog_id(self._calls, (target.catalog,)), "path": [*target.path, target.name]}
+        return self._change(ref, {**changes, **place}, if_version, if_etag)
 
     def delete(
         self, ref: Ref, *, cascade: bool = False, if_version: int | None = None, if_etag: str | None = None
@@ -222,39 +181,43 @@ class Namespaces(Collection[Namespace]):
         """Delete a namespace, with `cascade` including its contents; return its last stored version."""
         return self._delete({**self._key(ref), "require_empty": not cascade}, if_version, if_etag)
 
-    def _id(self, ref: Ref) -> v1.ResourceId:
-        return namespace_id(self._calls, ref)
 
-    def _wrap(self, message: v1.Namespace, meta: v1.MutationMeta | None, parents: Parents) -> Namespace:
-        return Namespace(message, self._calls, meta, parents)
+class TableFields(TypedDict, total=False):
+    """What people set, besides the schema."""
+
+    description: str | None
+    upstream: v1.UpstreamRef | None
+    properties: Mapping[str, str] | None
 
 
-Sql = str | Mapping[str, str]
-Rights = Literal["invoker", "definer"]
-"""SQL by dialect; a string is SQL for DuckDB."""
+class TableChanges(TableFields, total=False):
+    """What can be changed. `name` is the table's new own name; `namespace` moves it."""
+
+    name: str
+    namespace: Ref
+    schema: Json
 
 
 class Tables(Collection[Table]):
     """`lake.tables`, named by catalog, namespaces and table, such as `lake.sales.people`."""
 
     __slots__ = ()
-    _kind, _spec = "table", v1.TableSpec
+    _kind, _record = TABLE, Table
 
     def __call__(self, namespace: Ref, *, page_size: int | None = None) -> Listing[Table]:
         """List the tables of a namespace by name."""
-        return self._list(lambda: {"namespace_id": namespace_id(self._calls, namespace)}, page_size)
+        return self._list(page_size, lambda: {"namespace_id": namespace_id(self._calls, namespace)})
 
     def with_sizes(self, namespace: Ref, *, page_size: int | None = None) -> Listing[tuple[Table, v1.TableSize | None]]:
         """List the tables of a namespace by name, each with its size; None if that is unknown, or hidden by policies."""
 
         def start_iteration() -> FetchPage[tuple[Table, v1.TableSize | None]]:
-            parents, key = Parents(self._calls), namespace_id(self._calls, namespace)
+            reader, key = self._reader(), namespace_id(self._calls, namespace)
 
             def fetch(page: v1.PageRequest) -> tuple[Sequence[tuple[Table, v1.TableSize | None]], v1.PageResponse]:
                 response = self._calls.rpc("ListTables", namespace_id=key, page=page, with_sizes=True)
-                sizes = {each.table_id.id: each for each in response.sizes}
-                tables = ((self._wrap(each, None, parents), each.resource_id.id) for each in response.tables)
-                return [(table, sizes.get(table_id)) for table, table_id in tables], response.page
+                sizes = {size.table_id.id: size for size in response.sizes}
+                return [(reader(table), sizes.get(table.resource_id.id)) for table in response.tables], response.page
 
             return fetch
 
@@ -270,49 +233,20 @@ class Tables(Collection[Table]):
         *,
         schema: Json,
         namespace: Ref | None = None,
-        description: str | None = None,
-        upstream: v1.UpstreamRef | None = None,
-        properties: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
+        **fields: Unpack[TableFields],
     ) -> Table:
         """Create a table without snapshots. With a `namespace`, `name` is the table's own name in it.
 
         In a managed catalog, a table with columns and without an `upstream` is a managed table: clients can write to it.
         """
-        spec = {
-            **_new_name(self._calls, name, namespace, resource="table"),
-            "schema_json": schema_text(schema),
-            "description": description,
-            "upstream": upstream,
-            "properties": properties,
-        }
-        return self._create(spec, idempotency_key)
+        new_name = _new_name(name, namespace, resource="table")
+        return self._create({**new_name, "schema": schema, **fields}, idempotency_key)
 
     def update(
-        self,
-        ref: Ref,
-        *,
-        name: str | Keep = KEEP,
-        namespace: Ref | Keep = KEEP,
-        description: str | Keep | None = KEEP,
-        schema: Json | Keep = KEEP,
-        upstream: v1.UpstreamRef | Keep | None = KEEP,
-        properties: Mapping[str, str] | Keep | None = KEEP,
-        if_version: int | None = None,
-        if_etag: str | None = None,
+        self, ref: Ref, *, if_version: int | None = None, if_etag: str | None = None, **changes: Unpack[TableChanges]
     ) -> Table:
-        """Change the given values; None clears a value.
-
-        `name` is the table's new own name; `namespace` moves it. Properties are replaced as a whole.
-        """
-        changes = {
-            "display_name": name,
-            "description": description,
-            "schema_json": schema_text(schema),
-            "upstream": upstream,
-            "properties": properties,
-            **_move(self._calls, namespace),
-        }
+        """Change the given values; None clears a value. Properties are replaced as a whole."""
         return self._change(ref, changes, if_version, if_etag)
 
     def profile(self, ref: Ref, *, full_rescan: bool = False) -> Job:
@@ -320,25 +254,51 @@ class Tables(Collection[Table]):
 
         Tables of a connector are profiled when the connector is synced.
         """
-        request = v1.TriggerReconcileRequest(table_id=self._id(ref), full_rescan=full_rescan)
-        return Job.started(self._calls, request)
+        return Job.started(self._calls, v1.TriggerReconcileRequest(**self._key(ref), full_rescan=full_rescan))
 
-    def _id(self, ref: Ref) -> v1.ResourceId:
-        return table_id(self._calls, ref)
+    def _spec(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        spec = _with_place(self._calls, super()._spec(given))
+        if "schema" in spec:
+            spec["schema_json"] = schema_text(spec.pop("schema"))
+        return spec
 
-    def _wrap(self, message: v1.Table, meta: v1.MutationMeta | None, parents: Parents) -> Table:
-        return Table(message, self._calls, meta, parents)
+
+Sql = str | Mapping[str, str]
+"""SQL by dialect; a string is SQL for DuckDB."""
+Rights = Literal["invoker", "definer"]
+
+
+class ViewFields(TypedDict, total=False):
+    """What people set, besides the SQL. `base_relations` are the tables and views that a view reads.
+
+    With `rights="definer"`, it reads them with your rights, and not with those of its reader.
+    """
+
+    description: str | None
+    base_relations: Iterable[Name]
+    search_path: Sequence[str]
+    output_columns: Iterable[v1.SchemaColumn]
+    properties: Mapping[str, str] | None
+    rights: Rights
+
+
+class ViewChanges(ViewFields, total=False):
+    """What can be changed. `name` is the view's new own name; `namespace` moves it."""
+
+    name: str
+    namespace: Ref
+    sql: Sql
 
 
 class Views(Collection[View]):
     """`lake.views`, named like tables. A table and a view cannot have the same name."""
 
     __slots__ = ()
-    _kind, _spec = "view", v1.ViewSpec
+    _kind, _record = VIEW, View
 
     def __call__(self, namespace: Ref, *, page_size: int | None = None) -> Listing[View]:
         """List the views of a namespace by name."""
-        return self._list(lambda: {"namespace_id": namespace_id(self._calls, namespace)}, page_size)
+        return self._list(page_size, lambda: {"namespace_id": namespace_id(self._calls, namespace)})
 
     def create(
         self,
@@ -346,98 +306,48 @@ class Views(Collection[View]):
         *,
         sql: Sql,
         namespace: Ref | None = None,
-        description: str | None = None,
-        base_relations: Iterable[Name] = (),
-        search_path: Sequence[str] = (),
-        output_columns: Iterable[v1.SchemaColumn] = (),
-        properties: Mapping[str, str] | None = None,
-        rights: Rights = "invoker",
         idempotency_key: str | None = None,
+        **fields: Unpack[ViewFields],
     ) -> View:
         """Create a view. With a `namespace`, `name` is the view's own name in it.
 
-        `sql` is SQL for DuckDB, or a mapping from dialects to SQL; `base_relations` are the tables and views it reads. With
-        `rights="definer"`, it reads them with your rights, and not with those of its reader.
+        `sql` is SQL for DuckDB, or a mapping from dialects to SQL.
         """
-        spec = {
-            **_new_name(self._calls, name, namespace, resource="view"),
-            "sql_definitions": _definitions(sql),
-            "description": description,
-            "base_relations": _names(base_relations),
-            "creation_search_path": search_path,
-            "output_columns": output_columns,
-            "properties": properties,
-            "rights": _rights(rights),
-        }
-        return self._create(spec, idempotency_key)
+        given = {"rights": "invoker", **_new_name(name, namespace, resource="view"), "sql": sql, **fields}
+        return self._create(given, idempotency_key)
 
     def update(
-        self,
-        ref: Ref,
-        *,
-        name: str | Keep = KEEP,
-        namespace: Ref | Keep = KEEP,
-        description: str | Keep | None = KEEP,
-        sql: Sql | Keep = KEEP,
-        base_relations: Iterable[Name] | Keep = KEEP,
-        search_path: Sequence[str] | Keep = KEEP,
-        output_columns: Iterable[v1.SchemaColumn] | Keep = KEEP,
-        properties: Mapping[str, str] | Keep | None = KEEP,
-        rights: Rights | Keep = KEEP,
-        if_version: int | None = None,
-        if_etag: str | None = None,
+        self, ref: Ref, *, if_version: int | None = None, if_etag: str | None = None, **changes: Unpack[ViewChanges]
     ) -> View:
         """Change the given values; None clears a value. Mappings and lists are replaced as a whole."""
-        changes = {
-            "display_name": name,
-            "description": description,
-            "sql_definitions": _definitions(sql),
-            "base_relations": _names(base_relations),
-            "creation_search_path": search_path,
-            "output_columns": output_columns,
-            "properties": properties,
-            "rights": rights if isinstance(rights, Keep) else _rights(rights),
-            **_move(self._calls, namespace),
-        }
         return self._change(ref, changes, if_version, if_etag)
 
-    def _id(self, ref: Ref) -> v1.ResourceId:
-        return view_id(self._calls, ref)
+    def _spec(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        spec = _with_place(self._calls, super()._spec(given))
+        if "sql" in spec:
+            sql = spec.pop("sql")
+            texts = {"duckdb": sql} if isinstance(sql, str) else sql
+            spec["sql_definitions"] = [build(v1.ViewSql, sql=text, dialect=dialect) for dialect, text in texts.items()]
+        if "search_path" in spec:
+            spec["creation_search_path"] = spec.pop("search_path")
+        if "base_relations" in spec:
+            spec["base_relations"] = [name_ref(name, resource="table") for name in spec["base_relations"]]
+        if "rights" in spec:
+            spec["rights"] = f"VR_{spec['rights'].upper()}"
+        return spec
 
-    def _wrap(self, message: v1.View, meta: v1.MutationMeta | None, parents: Parents) -> View:
-        return View(message, self._calls, meta, parents)
 
-
-def _new_name(calls: Calls, name: Name, namespace: Ref | None, *, resource: str) -> dict[str, Any]:
-    """The fields of a spec that name a new table or view: by a full name, or by its own name in `namespace`."""
+def _new_name(name: Name, namespace: Ref | None, *, resource: str) -> dict[str, Any]:
+    """The name and the place of a new table or view: by a full name, or by its own name in `namespace`."""
     if namespace is not None and isinstance(name, str):
-        own_name, parent = name, namespace
-    else:
-        ref = name_ref(name, resource=resource)
-        own_name, parent = ref.name, (ref.catalog, *ref.path)
-    return {"display_name": own_name, **_move(calls, parent)}
+        return {"name": name, "namespace": namespace}
+    ref = name_ref(name, resource=resource)
+    return {"name": ref.name, "namespace": (ref.catalog, *ref.path)}
 
 
-def _move(calls: Calls, namespace: Ref | Keep) -> dict[str, Any]:
-    """The fields of a spec that place a table or view in a namespace; none for `KEEP`."""
-    if isinstance(namespace, Keep):
-        return {}
-    found = namespace_of(calls, namespace)
-    return {"catalog_id": found.catalog_id, "namespace_id": found.resource_id}
-
-
-def _definitions(sql: Sql | Keep) -> Any:
-    if isinstance(sql, Keep):
-        return sql
-    by_dialect = {"duckdb": sql} if isinstance(sql, str) else sql
-    return [build(v1.ViewSql, sql=text, dialect=dialect) for dialect, text in by_dialect.items()]
-
-
-def _rights(rights: Rights) -> str:
-    return f"VR_{rights.upper()}"
-
-
-def _names(relations: Iterable[Name] | Keep) -> Any:
-    if isinstance(relations, Keep):
-        return relations
-    return [name_ref(name, resource="table") for name in relations]
+def _with_place(calls: Calls, spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec of a table or view, with the ids of its namespace and catalog."""
+    if "namespace" not in spec:
+        return spec
+    namespace = namespace_of(calls, spec.pop("namespace"))
+    return {**spec, "catalog_id": namespace.catalog_id, "namespace_id": namespace.resource_id}

@@ -6,12 +6,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self, TypeVar
 
 from skiway.client.connection import Channel, Location, TlsOptions, Token
 from skiway.client.metastore.calls import Caller, Calls, Retries
 from skiway.client.metastore.catalogs import Accounts, Catalogs, Namespaces, Tables, Views
-from skiway.client.metastore.collection import plain_collection
+from skiway.client.metastore.collection import Area, plain_collection
 from skiway.client.metastore.connectors import Connectors, Pipelines
 from skiway.client.metastore.events import Events, Webhooks
 from skiway.client.metastore.governance import Grants, Policies, Rules
@@ -26,6 +26,19 @@ from skiway.model import v1
 MIB: Final = 1024 * 1024
 
 
+A = TypeVar("A", bound=Area)
+
+
+class Part(Generic[A]):
+    """An attribute of the client: the part of its API for one kind of resources."""
+
+    def __init__(self, area: type[A]) -> None:
+        self._area = area
+
+    def __get__(self, lake: Metastore, owner: type[Metastore]) -> A:
+        return self._area(lake._calls)
+
+
 class Metastore:
     """A metastore, by kinds of resources. Call a kind to list its resources; it has methods to get, create and change them.
 
@@ -37,6 +50,47 @@ class Metastore:
 
     The client is thread-safe and connects at the first call.
     """
+
+    accounts = Part(Accounts)
+    """Accounts, which own catalogs."""
+    catalogs = Part(Catalogs)
+    """Catalogs, such as `lake`."""
+    namespaces = Part(Namespaces)
+    """Namespaces, such as `lake.sales`."""
+    tables = Part(Tables)
+    """Tables, such as `lake.sales.people`."""
+    views = Part(Views)
+    """Views, such as `lake.sales.totals`."""
+    snapshots = Part(Snapshots)
+    """Snapshots of tables."""
+    statistics = Part(Statistics)
+    """Statistics of tables, their columns and their files."""
+    grants = Part(Grants)
+    """Privileges of users and roles on catalogs, namespaces, tables and views."""
+    policies = Part(Policies)
+    """Policies, which decide what callers see of rows and columns, and the tags of columns."""
+    rules = Part(Rules)
+    """Quality rules of tables, and their results."""
+    pipelines = Part(Pipelines)
+    """Pipelines, which derive tables from other tables."""
+    connectors = Part(Connectors)
+    """Connectors, which mirror the tables of other catalogs and folders."""
+    jobs = Part(Jobs)
+    """Jobs, which sync connectors and profile tables."""
+    queries = Part(Queries)
+    """Queries, which are leases on snapshots."""
+    transactions = Part(Transactions)
+    """Transactions, which write rows for several tables that become visible together."""
+    maintenance = Part(Maintenance)
+    """Maintenance of managed tables: their health, compaction, the expiry of snapshots, and orphan files."""
+    events = Part(Events)
+    """Events, which are all changes of the account in order."""
+    webhooks = Part(Webhooks)
+    """Webhooks, which send events to other systems."""
+    search = Part(Search)
+    """Search over names, columns, comments and tags, and totals."""
+    directory = Part(Directory)
+    """Names to ids and back."""
 
     def __init__(
         self,
@@ -71,106 +125,6 @@ class Metastore:
     def target(self) -> str:
         """The server's address, as the caller gave it."""
         return self._calls.channel.location.text
-
-    @property
-    def accounts(self) -> Accounts:
-        """Accounts, which own catalogs."""
-        return Accounts(self._calls)
-
-    @property
-    def catalogs(self) -> Catalogs:
-        """Catalogs, such as `lake`."""
-        return Catalogs(self._calls)
-
-    @property
-    def namespaces(self) -> Namespaces:
-        """Namespaces, such as `lake.sales`."""
-        return Namespaces(self._calls)
-
-    @property
-    def tables(self) -> Tables:
-        """Tables, such as `lake.sales.people`."""
-        return Tables(self._calls)
-
-    @property
-    def views(self) -> Views:
-        """Views, such as `lake.sales.totals`."""
-        return Views(self._calls)
-
-    @property
-    def snapshots(self) -> Snapshots:
-        """Snapshots of tables."""
-        return Snapshots(self._calls)
-
-    @property
-    def statistics(self) -> Statistics:
-        """Statistics of tables, their columns and their files."""
-        return Statistics(self._calls)
-
-    @property
-    def grants(self) -> Grants:
-        """Privileges of users and roles on catalogs, namespaces, tables and views."""
-        return Grants(self._calls)
-
-    @property
-    def policies(self) -> Policies:
-        """Policies, which decide what callers see of rows and columns, and the tags of columns."""
-        return Policies(self._calls)
-
-    @property
-    def rules(self) -> Rules:
-        """Quality rules of tables, and their results."""
-        return Rules(self._calls)
-
-    @property
-    def pipelines(self) -> Pipelines:
-        """Pipelines, which derive tables from other tables."""
-        return Pipelines(self._calls)
-
-    @property
-    def connectors(self) -> Connectors:
-        """Connectors, which mirror the tables of other catalogs and folders."""
-        return Connectors(self._calls)
-
-    @property
-    def jobs(self) -> Jobs:
-        """Jobs, which sync connectors and profile tables."""
-        return Jobs(self._calls)
-
-    @property
-    def queries(self) -> Queries:
-        """Queries, which are leases on snapshots."""
-        return Queries(self._calls)
-
-    @property
-    def transactions(self) -> Transactions:
-        """Transactions, which write rows for several tables that become visible together."""
-        return Transactions(self._calls)
-
-    @property
-    def maintenance(self) -> Maintenance:
-        """Maintenance of managed tables: their health, compaction, the expiry of snapshots, and orphan files."""
-        return Maintenance(self._calls)
-
-    @property
-    def events(self) -> Events:
-        """Events, which are all changes of the account in order."""
-        return Events(self._calls)
-
-    @property
-    def webhooks(self) -> Webhooks:
-        """Webhooks, which send events to other systems."""
-        return Webhooks(self._calls)
-
-    @property
-    def search(self) -> Search:
-        """Search over names, columns, comments and tags, and totals."""
-        return Search(self._calls)
-
-    @property
-    def directory(self) -> Directory:
-        """Names to ids and back."""
-        return Directory(self._calls)
 
     def system_objects(self, engine_kind: str = "", engine_version: str = "") -> v1.SystemObjectsRegistry:
         """Return the functions, operators, types, casts, collations and aggregates of an engine.

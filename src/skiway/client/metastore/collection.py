@@ -1,33 +1,33 @@
 """Collections of resources: `lake.tables` and its like, implemented once for all kinds.
 
-A collection declares its kind, its spec and how to resolve a reference. `Operations` implements list, get, create, update
+A collection declares its kind, its records and how to resolve a reference. `Collection` implements list, get, create, update
 and delete once, on top of the naming scheme of the metastore's RPCs: `GetTable` takes a `GetTableRequest` with a
 `table_id`, and its response has a `table` and a `meta`. `NamedCollection` is for the resources that an account has by
-name.
+name. Subclasses add `create` and `update` with the types of their fields.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from datetime import datetime
-from enum import Enum
 from functools import cache
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from skiway.client.metastore.calls import Calls, Id, Ref
-from skiway.client.metastore.resources import Meta, Parents, time_of
+from skiway.client.metastore.calls import Calls, Id, Ref, resource_id
+from skiway.client.metastore.resources import Meta, NamedRecord, Parents
 from skiway.errors import Internal, InvalidArgument, NotFound
 from skiway.foundation.resources import Resource
 from skiway.model import v1
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
+N = TypeVar("N", bound=NamedRecord)
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T", covariant=True)
 
@@ -38,18 +38,6 @@ FetchPage = Callable[[v1.PageRequest], tuple[Sequence[T], v1.PageResponse]]
 """Fetches one page of a listing."""
 
 
-class Keep(Enum):
-    """The default of what an update may change: the value stays as it is. None clears it."""
-
-    KEEP = "keep"
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-KEEP: Final = Keep.KEEP
-
-
 # -- listings ----------------------------------------------------------------------------------------------------------
 
 
@@ -57,7 +45,7 @@ KEEP: Final = Keep.KEEP
 class Listing(Generic[T]):
     """A lazy listing. Iterating over it fetches one page at a time; each iteration starts again.
 
-    Items that are created or deleted meanwhile may be missing or included; every other item is included exactly once.
+    Items that are created or deleted during an iteration may be missing or included; every other item is included exactly once.
     """
 
     _start: Callable[[], FetchPage[T]]
@@ -102,25 +90,27 @@ def listing_of(
     calls: Calls,
     method: str,
     items: str,
-    start: Callable[[], tuple[Mapping[str, Any], Callable[[Any], I]]],
+    convert: Callable[[Any], I],
     page_size: int | None,
+    fields: Callable[[], Mapping[str, Any]] = dict,
 ) -> Listing[I]:
     """Return the listing of a method such as `ListTables`, whose response has a field `items`.
 
-    Each iteration calls `start`, which resolves references and returns the fields of the request and a function that
-    converts a message of the response.
+    Each iteration calls `fields`, which resolves references and returns the fields of the request.
     """
+    return Listing(lambda: pages_of(calls, method, items, convert, fields()), page_size)
 
-    def start_iteration() -> FetchPage[I]:
-        fields, convert = start()
 
-        def fetch(page: v1.PageRequest) -> tuple[Sequence[I], v1.PageResponse]:
-            response = calls.rpc(method, page=page, **fields)
-            return [convert(message) for message in getattr(response, items)], response.page
+def pages_of(
+    calls: Calls, method: str, items: str, convert: Callable[[Any], I], fields: Mapping[str, Any]
+) -> FetchPage[I]:
+    """Return what fetches the pages of one iteration."""
 
-        return fetch
+    def fetch(page: v1.PageRequest) -> tuple[Sequence[I], v1.PageResponse]:
+        response = calls.rpc(method, page=page, **fields)
+        return [convert(message) for message in getattr(response, items)], response.page
 
-    return Listing(start_iteration, page_size)
+    return fetch
 
 
 # -- collections -------------------------------------------------------------------------------------------------------
@@ -137,102 +127,81 @@ class Area:
 
 
 class Operations(Area, Generic[R]):
-    """List, get, create, update and delete resources of one kind.
-
-    A `key` consists of the request fields that identify a resource, such as `table_id`.
-    """
+    """List, get, create, update and delete resources of one kind. A `key` has the request fields that identify a resource."""
 
     __slots__ = ()
 
-    _kind: ClassVar[str]
-    """The kind as in the names of RPCs and fields: `table` for `GetTable` and `table_id`."""
-    _spec: ClassVar[type[Message]]
-    """The message with the fields that can be created and updated."""
+    _kind: ClassVar[Resource]
+    _record: ClassVar[Callable[..., Any]]
+    """Makes a record from a message, the client's calls, the stored version if it is known, and a cache of parents."""
 
-    def _wrap(self, message: Any, meta: v1.MutationMeta | None, parents: Parents) -> R:
-        """Return the resource that a message describes."""
-        raise NotImplementedError
+    def _spec(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of the spec for the values that people give."""
+        return {"display_name" if name == "name" else name: value for name, value in given.items()}
 
-    def _list(self, fields: Callable[[], Mapping[str, Any]], page_size: int | None) -> Listing[R]:
-        def start() -> tuple[Mapping[str, Any], Callable[[Any], R]]:
-            parents = Parents(self._calls)
-            return fields(), lambda message: self._wrap(message, None, parents)
+    def _reader(self) -> Callable[..., R]:
+        """Return what makes a record from the messages of a response. The records of one reader share lookups of parents."""
+        parents = Parents(self._calls)
+        return lambda message, meta=None: self._record(message, self._calls, meta, parents)
 
-        return listing_of(self._calls, f"List{self._kind.title()}s", f"{self._kind}s", start, page_size)
+    def _list(self, page_size: int | None, fields: Callable[[], Mapping[str, Any]] = dict) -> Listing[R]:
+        plural = self._kind.plural
+        method = f"List{plural.title()}"
+        return Listing(lambda: pages_of(self._calls, method, plural, self._reader(), fields()), page_size)
 
     def _get(self, key: Mapping[str, Any]) -> R:
-        return self._from_response(self._calls.rpc(f"Get{self._kind.title()}", **key))
+        return self._answer("Get", **key)
 
-    def _create(self, spec: Mapping[str, Any], idempotency_key: str | None, **fields: Any) -> R:
-        message = build(self._spec, **spec)
-        key = self._calls.key(idempotency_key)
-        return self._from_response(
-            self._calls.rpc(f"Create{self._kind.title()}", spec=message, idempotency=key, **fields)
-        )
+    def _create(self, given: Mapping[str, Any], idempotency_key: str | None, **fields: Any) -> R:
+        spec = build(self._kind.spec, **self._spec(given))
+        return self._answer("Create", spec=spec, idempotency=self._calls.key(idempotency_key), **fields)
 
     def _update(
         self,
-        changes: Mapping[str, Any],
+        given: Mapping[str, Any],
         if_version: int | None,
-        if_etag: str | None,
+        if_etag: str | None = None,
         *,
         key: Callable[[], Mapping[str, Any]] = dict,
         spec_key: Callable[[], Mapping[str, Any]] = dict,
         parts: Mapping[str, Sequence[str]] = {},
     ) -> R:
-        """Change the fields of the spec that are not `KEEP`; of a field in `parts`, only these parts.
+        """Change the given fields; of a field in `parts`, only these parts.
 
         The fields of `key` identify the resource in the request, those of `spec_key` in the spec. They are functions, so
         that an update without changes is rejected before a reference is resolved.
         """
-        given = {name: value for name, value in changes.items() if value is not KEEP}
-        if not given:
+        changes = self._spec(given)
+        if not changes:
             raise InvalidArgument(
                 "the update changes nothing: give at least one new value, or None to clear one",
                 key="update.mask.required",
                 field="update_mask",
             )
-        spec = build(self._spec, **given, **spec_key())
-        paths = [path for name in given for path in parts.get(name, (name,))]
-        response = self._calls.rpc(
-            f"Update{self._kind.title()}",
+        spec = build(self._kind.spec, **changes, **spec_key())
+        paths = [path for name in changes for path in parts.get(name, (self._kind.path(name),))]
+        return self._answer(
+            "Update",
             **key(),
             spec=spec,
             update_mask=FieldMask(paths=sorted(paths)),
             precondition=precondition(if_version, if_etag),
         )
-        return self._from_response(response)
 
     def _delete(self, key: Mapping[str, Any], if_version: int | None, if_etag: str | None) -> Meta:
         condition = precondition(if_version, if_etag)
-        return Meta.of(self._calls.rpc(f"Delete{self._kind.title()}", **key, precondition=condition).meta)
+        return Meta.of(self._calls.rpc(f"Delete{self._kind.title}", **key, precondition=condition).meta)
 
-    def _from_response(self, response: Any) -> R:
-        return self._wrap(getattr(response, self._kind), response.meta, Parents(self._calls))
+    def _answer(self, verb: str, **fields: Any) -> R:
+        """Make a call, and return the record in its response, of all messages in it."""
+        response = self._calls.rpc(f"{verb}{self._kind.title}", **fields)
+        return self._reader()(*(getattr(response, field.name) for field, _ in response.ListFields()))
 
 
 class Collection(Operations[R]):
-    """Resources of one kind that a single reference identifies. Subclasses add `create` and `update` with their fields."""
+    """Resources of one kind, each identified by one reference: its name, its id, or the resource itself."""
 
     __slots__ = ()
-
-    def _id(self, ref: Ref) -> v1.ResourceId:
-        """Return the id of the resource that `ref` names."""
-        raise NotImplementedError
-
-    def _key(self, ref: Ref) -> Mapping[str, Any]:
-        return {f"{self._kind}_id": self._id(ref)}
-
-    def _change(
-        self,
-        ref: Ref,
-        changes: Mapping[str, Any],
-        if_version: int | None,
-        if_etag: str | None,
-        *,
-        parts: Mapping[str, Sequence[str]] = {},
-    ) -> R:
-        return self._update(changes, if_version, if_etag, key=lambda: self._key(ref), parts=parts)
 
     def get(self, ref: Ref) -> R:
         """Return the resource; raise `NotFound` if there is none."""
@@ -246,8 +215,71 @@ class Collection(Operations[R]):
             return None
 
     def delete(self, ref: Ref, *, if_version: int | None = None, if_etag: str | None = None) -> Meta:
-        """Delete the resource; return its last stored version."""
+        """Delete the resource and what belongs to it; return its last stored version."""
         return self._delete(self._key(ref), if_version, if_etag)
+
+    def _key(self, ref: Ref) -> dict[str, Any]:
+        return {f"{self._kind.name}_id": resource_id(self._kind.name, self._calls, ref)}
+
+    def _change(
+        self,
+        ref: Ref,
+        given: Mapping[str, Any],
+        if_version: int | None,
+        if_etag: str | None,
+        *,
+        parts: Mapping[str, Sequence[str]] = {},
+    ) -> R:
+        return self._update(given, if_version, if_etag, key=lambda: self._key(ref), parts=parts)
+
+
+class NamedCollection(Collection[N]):
+    """Resources of one kind that an account has by name. Their records have the values of messages."""
+
+    __slots__ = ()
+
+    def __call__(self, *, page_size: int | None = None) -> Listing[N]:
+        """List all by name."""
+        return self._list(page_size)
+
+    def get(self, ref: Ref) -> N:
+        """Return the resource with a name or an `Id`, and its state; raise `NotFound` if there is none."""
+        return self._get(self._key(ref) if isinstance(ref, Id) else {"display_name": ref})
+
+    def _key(self, ref: Ref) -> dict[str, Any]:
+        own_id = ref if isinstance(ref, Id) else self.get(ref).id
+        return {f"{self._kind.name}_id": v1.ResourceId(id=own_id, kind=self._kind.number)}
+
+    def _reader(self) -> Callable[..., N]:
+        return self._record
+
+    def _rename(self, name: str, new_name: str | None, given: Mapping[str, Any], if_version: int | None) -> N:
+        """Change the given fields, and the name if there is a new one."""
+        return self._change(name, given if new_name is None else {**given, "name": new_name}, if_version, None)
+
+
+class PlainCollection(NamedCollection[Any]):
+    """Resources of a kind without code of its own. Their fields are those of the message."""
+
+    __slots__ = ()
+
+    def create(self, name: str, *, idempotency_key: str | None = None, **fields: Any) -> Any:
+        """Create a resource with the given fields."""
+        return self._create({"name": name, **fields}, idempotency_key)
+
+    def update(self, name: str, *, new_name: str | None = None, if_version: int | None = None, **fields: Any) -> Any:
+        """Change the given fields; None clears one."""
+        return self._rename(name, new_name, fields, if_version)
+
+
+@cache
+def plain_collection(resource: Resource) -> type[PlainCollection]:
+    """The collection of a kind without code of its own, with records that are made from its message."""
+    names = [field.name for field in resource.spec.DESCRIPTOR.fields if field.name != "display_name"]
+    defaults = [(name, Any, None) for name in names]
+    record: Any = make_dataclass(resource.title, defaults, bases=(NamedRecord,), frozen=True, slots=True, kw_only=True)
+    made = {"__slots__": (), "_kind": resource, "_record": record.of, "__doc__": resource.about}
+    return type(resource.plural.title(), (PlainCollection,), made)
 
 
 # -- values to messages ------------------------------------------------------------------------------------------------
@@ -271,9 +303,9 @@ def precondition(if_version: int | None, if_etag: str | None = None) -> v1.Preco
     return build(v1.Precondition, expected_version=if_version, expected_etag=if_etag)
 
 
-def schema_text(schema: Json | Keep | None) -> Any:
-    """Return a schema as JSON text; None and `KEEP` are returned as they are."""
-    if schema is None or isinstance(schema, Keep | str):
+def schema_text(schema: Json | None) -> str | None:
+    """Return a schema as JSON text; None is returned as it is."""
+    if schema is None or isinstance(schema, str):
         return schema
     try:
         return json.dumps(schema)
@@ -285,154 +317,14 @@ def schema_text(schema: Json | Keep | None) -> Any:
         ) from error
 
 
-def timestamp(moment: datetime | Keep | None) -> Any:
-    """Return a time as a message; None and `KEEP` are returned as they are."""
-    if moment is None or isinstance(moment, Keep):
-        return moment
+def timestamp(moment: datetime | None) -> Timestamp | None:
+    """Return a time as a message; None is returned as it is."""
+    if moment is None:
+        return None
     if moment.tzinfo is None:
         raise InvalidArgument(
             f"{moment.isoformat()} has no time zone: give one, such as tzinfo=UTC", key="field.invalid", field="time"
         )
-    made = Timestamp()
-    made.FromDatetime(moment)
-    return made
-
-
-N = TypeVar("N", bound="NamedRecord")
-
-
-class FromMessages:
-    """A dataclass whose fields are those of one or more messages, by their names."""
-
-    @classmethod
-    def of(cls, *messages: Message | None, **converted: Any) -> Self:
-        """Convert messages; None is one that the server did not send. Fields that none of them has keep their defaults.
-
-        `converted` are values of fields that differ from those of the messages.
-        """
-        wanted = {field.name for field in fields(cls)} - converted.keys()  # type: ignore[arg-type]
-        values: dict[str, Any] = converted
-        for message in messages:
-            for field in message.DESCRIPTOR.fields if message is not None else ():
-                name = NAMES.get(field.name, field.name)
-                if name in wanted:
-                    values[name] = _value(message, field)
-        return cls(**values)
-
-
-NAMES: Mapping[str, str] = {"resource_id": "id", "display_name": "name", "pointer_version": "version"}
-"""The names of fields of messages that have other names in records."""
-
-
-def _value(message: Any, field: Any) -> Any:
-    """The value of a field as a value of Python: None if it has presence and is not set, and "" for a choice that is not made."""
-    value = getattr(message, field.name)
-    if field.is_repeated:
-        return dict(value) if isinstance(value, Mapping) else tuple(value)
-    if field.has_presence and not message.HasField(field.name):
-        return None
-    if field.enum_type is not None:
-        return field.enum_type.values_by_number[value].name.partition("_")[2].lower().removesuffix("unspecified")
-    match value:
-        case Timestamp():
-            return time_of(value)
-        case v1.ResourceId():
-            return Id(value.id)
-    return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedRecord(FromMessages):
-    """What all resources with a name have."""
-
-    name: str
-    id: Id
-    version: int | None = None
-    """The stored version, which `if_version` can name; None in listings."""
-    created_at: datetime | None = None
-    damage: str = ""
-    """In listings, what is wrong if the record is lost or corrupt; then only id and name are known."""
-
-
-class NamedCollection(Area, Generic[N]):
-    """Resources of one kind, by name. Subclasses add `create` and `update` with the types of their fields."""
-
-    __slots__ = ()
-
-    _resource: ClassVar[Resource]
-    _record: ClassVar[Callable[..., Any]]
-    """Converts messages into a record."""
-
-    def __call__(self, *, page_size: int | None = None) -> Listing[N]:
-        """List all by name."""
-        plural = self._resource.plural
-        return listing_of(self._calls, f"List{plural.title()}", plural, lambda: ({}, self._record), page_size)
-
-    def get(self, name: str) -> N:
-        """Return the resource with a name or an `Id`, and its state; raise `NotFound` if there is none."""
-        key: Mapping[str, Any] = self._key(name) if isinstance(name, Id) else {"display_name": name}
-        return self._from(self._calls.rpc(f"Get{self._resource.title}", **key))
-
-    def delete(self, name: str, *, if_version: int | None = None) -> Meta:
-        """Delete the resource and what belongs to it; return its last stored version."""
-        method = f"Delete{self._resource.title}"
-        return Meta.of(self._calls.rpc(method, **self._key(name), precondition=precondition(if_version)).meta)
-
-    def _create(self, name: str | None, given: Mapping[str, Any], idempotency_key: str | None) -> N:
-        spec = build(self._resource.spec, display_name=name, **self._spec(given))
-        key = self._calls.key(idempotency_key)
-        return self._from(self._calls.rpc(f"Create{self._resource.title}", spec=spec, idempotency=key))
-
-    def _update(self, name: str, new_name: str | None, given: Mapping[str, Any], if_version: int | None) -> N:
-        changes = dict(self._spec(given))
-        if new_name is not None:
-            changes["display_name"] = new_name
-        if not changes:
-            message = "the update changes nothing: give at least one new value, or None to clear one"
-            raise InvalidArgument(message, key="update.mask.required", field="update_mask")
-        request = {
-            **self._key(name),
-            "spec": build(self._resource.spec, **changes),
-            "update_mask": FieldMask(paths=sorted(map(self._resource.path, changes))),
-            "precondition": precondition(if_version),
-        }
-        return self._from(self._calls.rpc(f"Update{self._resource.title}", **request))
-
-    def _spec(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The fields of the spec for the values that people give."""
-        return given
-
-    def _from(self, response: Any) -> N:
-        """The record in a response, of all messages in it."""
-        parts = [getattr(response, field.name) for field, _ in response.ListFields()]
-        record: N = self._record(*parts)
-        return record
-
-    def _key(self, name: str) -> dict[str, v1.ResourceId]:
-        """The field of a request that names a resource."""
-        own_id = name if isinstance(name, Id) else self.get(name).id
-        return {f"{self._resource.name}_id": v1.ResourceId(id=own_id, kind=self._resource.number)}
-
-
-class PlainCollection(NamedCollection[Any]):
-    """Resources of a kind without code of its own. Their fields are those of the message."""
-
-    __slots__ = ()
-
-    def create(self, name: str, *, idempotency_key: str | None = None, **fields: Any) -> Any:
-        """Create a resource with the given fields."""
-        return self._create(name, fields, idempotency_key)
-
-    def update(self, name: str, *, new_name: str | None = None, if_version: int | None = None, **fields: Any) -> Any:
-        """Change the given fields; None clears one."""
-        return self._update(name, new_name, fields, if_version)
-
-
-@cache
-def plain_collection(resource: Resource) -> type[PlainCollection]:
-    """The collection of a kind without code of its own, with records that are made from its message."""
-    names = [field.name for field in resource.spec.DESCRIPTOR.fields if field.name != "display_name"]
-    defaults = [(name, Any, None) for name in names]
-    record: Any = make_dataclass(resource.title, defaults, bases=(NamedRecord,), frozen=True, slots=True, kw_only=True)
-    made = {"__slots__": (), "_resource": resource, "_record": record.of, "__doc__": resource.about}
-    return type(resource.plural.title(), (PlainCollection,), made)
+    stamp = Timestamp()
+    stamp.FromDatetime(moment)
+    return stamp

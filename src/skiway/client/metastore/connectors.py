@@ -5,55 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from skiway.client.metastore.calls import Id, Name, Ref, segments
-from skiway.client.metastore.collection import (
-    KEEP,
-    Collection,
-    FromMessages,
-    Keep,
-    Listing,
-    NamedCollection,
-    NamedRecord,
-    build,
-)
+from skiway.client.metastore.collection import Collection, Listing, NamedCollection, build
 from skiway.client.metastore.jobs import Job
-from skiway.client.metastore.resources import Described, Parents
+from skiway.client.metastore.resources import Attribute, Described, FromMessages, NamedRecord, enum_name
 from skiway.errors import InvalidArgument, NotFound
-from skiway.foundation.resources import PIPELINE
+from skiway.foundation.resources import CONNECTOR, PIPELINE
 from skiway.model import v1
 
-KINDS: Final = {
-    "iceberg": v1.CK_ICEBERG,
-    "delta": v1.CK_DELTA,
-    "glue": v1.CK_GLUE,
-    "hive": v1.CK_HIVE,
-    "unity": v1.CK_UNITY,
-    "parquet": v1.CK_PARQUET,
-    "csv": v1.CK_CSV,
-    "json": v1.CK_JSON,
-    "jdbc": v1.CK_JDBC,
-    "airport": v1.CK_AIRPORT,
-}
+KINDS: Final = {enum_name(name): number for name, number in v1.ConnectorKind.items() if number}
 AUTH_WITHOUT_CREDENTIALS: Final = ("auth.scheme", "auth.header_hints", "auth.properties")
 
 
 @dataclass(frozen=True)
-class Connector(Described[v1.Connector]):
+class Connector(Described):
     """A connector as of when it was read. `message` is the message that the server sent."""
 
     message: v1.Connector
 
-    @property
-    def uri(self) -> str:
-        """The address of the source."""
-        return self.message.uri
-
-    @property
-    def kind(self) -> str:
-        """The kind of source, such as `iceberg`."""
-        return next((name for name, number in KINDS.items() if number == self.message.kind), "")
+    uri = Attribute[str]()
+    """The address of the source."""
+    kind = Attribute[str]()
+    """The kind of source, such as `iceberg`."""
 
     @property
     def is_paused(self) -> bool:
@@ -85,15 +60,39 @@ def _missed(kind: str, uri: str, mode: str, cursor: str) -> str:
     return f"{changed}, and rows{where} that are committed more than an hour after rows with a higher {cursor}"
 
 
+class ConnectorFields(TypedDict, total=False):
+    """What people set, besides the name, the kind and the address. `source` selects tables; by default it is a whole folder.
+
+    With `copy`, rows are copied, and tables are not mirrored.
+    """
+
+    source: v1.ConnectorSource | None
+    properties: Mapping[str, str] | None
+    auth: v1.ConnectorAuthSpec | None
+    policy: v1.ConnectorPolicy | None
+    copy: v1.CopySettings | None
+    description: str | None
+
+
+class ConnectorChanges(ConnectorFields, total=False):
+    """What can be changed. `paused` pauses or resumes the connector."""
+
+    name: str
+    kind: str
+    uri: str
+    destination: v1.ConnectorDestination
+    paused: bool
+
+
 class Connectors(Collection[Connector]):
     """`lake.connectors`, named within the account. A reference is a name, an `Id` or the connector itself."""
 
     __slots__ = ()
-    _kind, _spec = "connector", v1.ConnectorSpec
+    _kind, _record = CONNECTOR, staticmethod(lambda message, *_: Connector(message))
 
     def __call__(self, *, kind: str | None = None, page_size: int | None = None) -> Listing[Connector]:
         """List the connectors of the account by name; optionally those of one kind."""
-        return self._list(lambda: {"kind": _kind_number(kind) if kind else v1.CK_UNSPECIFIED}, page_size)
+        return self._list(page_size, lambda: {"kind": _kind_number(kind) if kind else v1.CK_UNSPECIFIED})
 
     def create(
         self,
@@ -105,82 +104,40 @@ class Connectors(Collection[Connector]):
         namespace: Name | None = None,
         table: str = "",
         destination: v1.ConnectorDestination | None = None,
-        source: v1.ConnectorSource | None = None,
-        properties: Mapping[str, str] | None = None,
-        auth: v1.ConnectorAuthSpec | None = None,
-        policy: v1.ConnectorPolicy | None = None,
-        copy: v1.CopySettings | None = None,
-        description: str | None = None,
         idempotency_key: str | None = None,
+        **fields: Unpack[ConnectorFields],
     ) -> Connector:
         """Create a connector from the source at `uri` to a `catalog`, optionally to one `namespace` and `table` in it.
 
         `kind` is `iceberg`, `delta` or `parquet`; with `copy`, which copies rows instead of mirroring tables, also `csv`, `json`
-        or `jdbc`. `source` selects tables; by default all tables of a folder are mirrored. `destination` can be given in the
-        place of `catalog`, `namespace` and `table`.
+        or `jdbc`. `destination` can be given in the place of `catalog`, `namespace` and `table`.
         """
-        named = build(
+        place = destination or build(
             v1.ConnectorDestination,
             catalog_display_name=catalog,
             namespace=None if namespace is None else _path(namespace),
             table_display_name=table,
         )
-        spec = {
-            "display_name": name,
-            "uri": uri,
-            "destination": named if destination is None else destination,
-            "source": source,
-            "properties": properties,
-            "auth": auth,
-            "policy": policy,
-            "copy": copy,
-            "description": description,
-            "kind": _kind_number(kind),
-        }
-        return self._create(spec, idempotency_key)
+        return self._create({"name": name, "kind": kind, "uri": uri, "destination": place, **fields}, idempotency_key)
 
     def update(
         self,
         ref: Ref,
         *,
-        name: str | Keep = KEEP,
-        kind: str | Keep = KEEP,
-        uri: str | Keep = KEEP,
-        source: v1.ConnectorSource | Keep | None = KEEP,
-        destination: v1.ConnectorDestination | Keep = KEEP,
-        properties: Mapping[str, str] | Keep | None = KEEP,
-        auth: v1.ConnectorAuthSpec | Keep | None = KEEP,
         keep_credentials: bool = False,
-        policy: v1.ConnectorPolicy | Keep | None = KEEP,
-        copy: v1.CopySettings | Keep | None = KEEP,
-        description: str | Keep | None = KEEP,
-        paused: bool | Keep = KEEP,
         if_version: int | None = None,
         if_etag: str | None = None,
+        **changes: Unpack[ConnectorChanges],
     ) -> Connector:
-        """Change the given values; None clears a value. `paused` pauses or resumes the connector.
-
-        An `auth` without credentials removes them, unless you set `keep_credentials`.
+        """Change the given values; None clears a value. An `auth` without credentials removes them, unless you set
+        `keep_credentials`.
         """
-        changes = {
-            "display_name": name,
-            "kind": kind if isinstance(kind, Keep) else _kind_number(kind),
-            "uri": uri,
-            "source": source,
-            "destination": destination,
-            "properties": properties,
-            "auth": auth,
-            "policy": policy,
-            "copy": copy,
-            "description": description,
-            "state": paused if isinstance(paused, Keep) else (v1.CS_PAUSED if paused else v1.CS_ACTIVE),
-        }
         parts = {"auth": AUTH_WITHOUT_CREDENTIALS} if keep_credentials else {}
         return self._change(ref, changes, if_version, if_etag, parts=parts)
 
     def validate(self, ref: Ref | None = None, *, spec: v1.ConnectorSpec | None = None) -> v1.ValidateConnectorResponse:
         """Check whether a source responds: that of a connector, of a spec, or of a connector changed by a spec."""
-        request = build(v1.ValidateConnectorRequest, spec=spec, connector_id=None if ref is None else self._id(ref))
+        request = build(v1.ValidateConnectorRequest, spec=spec, **({} if ref is None else self._key(ref)))
         return self._calls.call(request, v1.ValidateConnectorResponse)
 
     def sync(
@@ -196,9 +153,8 @@ class Connectors(Collection[Connector]):
 
         `namespaces` and `table` are names in the destination catalog.
         """
-        request = v1.TriggerReconcileRequest(
-            connector_id=self._id(ref), full_rescan=full_rescan, **_selection(namespaces, table, columns)
-        )
+        selection = _selection(namespaces, table, columns)
+        request = v1.TriggerReconcileRequest(**self._key(ref), full_rescan=full_rescan, **selection)
         return Job.started(self._calls, request)
 
     def capture(
@@ -215,29 +171,28 @@ class Connectors(Collection[Connector]):
 
         A pass may take long, so it does not have the deadline of other calls: only `timeout_s` limits it.
         """
-        request = v1.SyncCaptureRequest(
-            connector_id=self._id(ref), include_statistics=statistics, **_selection(namespaces, table, columns)
-        )
+        selection = _selection(namespaces, table, columns)
+        request = v1.SyncCaptureRequest(**self._key(ref), include_statistics=statistics, **selection)
         return replace(self._calls, timeout_s=timeout_s).call(request, v1.SyncCaptureResponse)
 
-    def _id(self, ref: Ref) -> v1.ResourceId:
-        """Return the id of a connector. A name is looked up in the list of all connectors of the account."""
+    def _key(self, ref: Ref) -> dict[str, Any]:
+        """A name is looked up in the list of all connectors of the account."""
         if isinstance(ref, Connector):
-            return ref.message.resource_id
+            return {"connector_id": ref.message.resource_id}
         if isinstance(ref, Id):
-            return v1.ResourceId(id=ref, kind=v1.RK_CONNECTOR)
+            return {"connector_id": v1.ResourceId(id=ref, kind=v1.RK_CONNECTOR)}
         for connector in self():
             if connector.name == ref:
-                return connector.message.resource_id
+                return {"connector_id": connector.message.resource_id}
         raise NotFound(f"connector {ref!r} does not exist", key="connector", id=str(ref))
 
-    def _wrap(
-        self,
-        message: v1.Connector,
-        meta: v1.MutationMeta | None,  # noqa: ARG002 - a connector has no meta
-        parents: Parents,  # noqa: ARG002 - nor a path
-    ) -> Connector:
-        return Connector(message)
+    def _spec(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        spec = super()._spec(given)
+        if "kind" in spec:
+            spec["kind"] = _kind_number(spec["kind"])
+        if "paused" in spec:
+            spec["state"] = v1.CS_PAUSED if spec.pop("paused") else v1.CS_ACTIVE
+        return spec
 
 
 def _selection(namespaces: Iterable[Name], table: str, columns: Iterable[str]) -> dict[str, Any]:
@@ -302,27 +257,23 @@ class Pipelines(NamedCollection[Pipeline]):
     """`lake.pipelines`, by name, which is unique in the account."""
 
     __slots__ = ()
-    _resource, _record = PIPELINE, staticmethod(_pipeline)
+    _kind, _record = PIPELINE, staticmethod(_pipeline)
 
     def create(self, files: Mapping[str, str], *, idempotency_key: str | None = None) -> Pipeline:
         """Create a pipeline from its files, by path: `pipeline.yml`, and a `.sql` file for each table."""
-        return self._create(None, {"files": files}, idempotency_key)
+        return self._create({"files": files}, idempotency_key)
 
     def update(self, name: str, files: Mapping[str, str], *, if_version: int | None = None) -> Pipeline:
         """Replace the files of a pipeline, and become its owner."""
-        return self._update(name, None, {"files": files}, if_version)
+        return self._change(name, {"files": files}, if_version, None)
 
     def plan(
         self, name: str | None = None, *, files: Mapping[str, str] | None = None, full: bool = False
     ) -> list[PlannedTable]:
         """Return what a run would do now, in its order; with `files`, as if the pipeline had these."""
-        found = self._calls.rpc(
-            "PlanPipeline",
-            **({} if name is None else self._key(name)),
-            spec=None if files is None else v1.PipelineSpec(files=files),
-            full=full,
-        )
-        return list(map(_planned, found.tables))
+        spec = None if files is None else v1.PipelineSpec(files=files)
+        key = {} if name is None else self._key(name)
+        return list(map(_planned, self._calls.rpc("PlanPipeline", **key, spec=spec, full=full).tables))
 
     def start(self, name: str, *, full: bool = False) -> Job:
         """Start a run; return its job, or the running one that does the same. With `full`, all tables are refreshed in full."""

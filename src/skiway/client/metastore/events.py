@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypedDict, Unpack
 
-from skiway.client.metastore.collection import Area, FromMessages, NamedCollection, NamedRecord
-from skiway.client.metastore.resources import time_of
+from skiway.client.metastore.collection import Area, NamedCollection
+from skiway.client.metastore.resources import Attribute, FromMessages, NamedRecord
 from skiway.foundation.resources import WEBHOOK
 from skiway.model import v1
 
@@ -19,35 +19,18 @@ class Event:
 
     message: v1.Event
 
-    @property
-    def sequence(self) -> int:
-        """The position in the feed. Events after it are newer."""
-        return self.message.sequence
-
-    @property
-    def occurred_at(self) -> datetime:
-        """When the change was made."""
-        return time_of(self.message.occurred_at)
-
-    @property
-    def kind(self) -> str:
-        """The kind of the object, such as `table`."""
-        return self.message.kind
-
-    @property
-    def action(self) -> str:
-        """What happened: `created`, `changed`, `renamed`, `committed`, `profiled` or `deleted`."""
-        return self.message.action
-
-    @property
-    def name(self) -> str:
-        """The name of the object; empty if the change did not involve it."""
-        return self.message.name
-
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot that became the current one of a table, if one did."""
-        return self.message.snapshot_id if self.message.HasField("snapshot_id") else None
+    sequence = Attribute[int]()
+    """The position in the feed. Events after it are newer."""
+    occurred_at = Attribute[datetime]()
+    """When the change was made."""
+    kind = Attribute[str]()
+    """The kind of the object, such as `table`."""
+    action = Attribute[str]()
+    """What happened: `created`, `changed`, `renamed`, `committed`, `profiled` or `deleted`."""
+    name = Attribute[str]()
+    """The name of the object; empty if the change did not involve it."""
+    snapshot_id = Attribute[int | None]()
+    """The snapshot that became the current one of a table, if one did."""
 
 
 class Events(Area):
@@ -128,17 +111,17 @@ class Webhooks(NamedCollection[Webhook]):
     """`lake.webhooks`, by name, which is unique in the account."""
 
     __slots__ = ()
-    _resource, _record = WEBHOOK, Webhook.of
+    _kind, _record = WEBHOOK, Webhook.of
 
     def create(self, name: str, *, idempotency_key: str | None = None, **fields: Unpack[WebhookFields]) -> Webhook:
         """Create a webhook with a `url`, a `secret`, and `events` such as `rule.failed`, `table.*` or `*`."""
-        return self._create(name, fields, idempotency_key)
+        return self._create({"name": name, **fields}, idempotency_key)
 
     def update(
         self, name: str, *, new_name: str | None = None, if_version: int | None = None, **fields: Unpack[WebhookFields]
     ) -> Webhook:
         """Change the given fields of a webhook; None clears one."""
-        return self._update(name, new_name, fields, if_version)
+        return self._rename(name, new_name, fields, if_version)
 
     def dead_letters(self, name: str) -> list[DeadLetter]:
         """Return the events that were given up, oldest first."""

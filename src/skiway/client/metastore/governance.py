@@ -6,18 +6,19 @@ callers see, and what of their columns. Quality rules are checked, and their res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from skiway.client.metastore.calls import Calls, Id, Ref, catalog_id, namespace_id, segments, table_id, view_id
-from skiway.client.metastore.collection import Area, FromMessages, Listing, NamedCollection, NamedRecord, listing_of
+from skiway.client.metastore.calls import Calls, Id, Ref, resource_id, segments, table_id
+from skiway.client.metastore.collection import Area, Listing, NamedCollection, listing_of
 from skiway.client.metastore.jobs import Job, watched
+from skiway.client.metastore.resources import FromMessages, NamedRecord, enum_name
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.clock import DURATION_SYNTAX, duration_text, parse_duration
 from skiway.foundation.resources import POLICY, RULE
@@ -25,27 +26,20 @@ from skiway.model import v1
 
 ObjectKind = Literal["catalog", "namespace", "table", "view"]
 
-_RESOLVE: Final[Mapping[str, Callable[[Calls, Ref], v1.ResourceId]]] = {
-    "catalog": catalog_id,
-    "namespace": namespace_id,
-    "table": table_id,
-    "view": view_id,
-}
-
 
 def object_id(calls: Calls, on: Ref, kind: ObjectKind | None = None) -> v1.ResourceId:
     """Return the id of an object. A name of several segments may be that of a table, a view or a namespace."""
     if isinstance(on, Id) and kind is None:
         raise InvalidArgument(f"{on!r} may be the id of anything: give its kind", key="field", field="kind")
     if kind is not None or not isinstance(on, str | list | tuple):
-        return _RESOLVE[kind or "table"](calls, on)
+        return resource_id(kind or "table", calls, on)
     parts = segments(on, resource="object")
     if len(parts) == 1:
-        return catalog_id(calls, on)
+        return resource_id("catalog", calls, on)
     found = {}
     for each in ("table", "view", "namespace") if len(parts) > 2 else ("namespace",):
         with suppress(NotFound):
-            found[each] = _RESOLVE[each](calls, on)
+            found[each] = resource_id(each, calls, on)
     if not found:
         raise NotFound(
             f"there is no namespace, table or view {on!r}: check the spelling",
@@ -62,15 +56,11 @@ def object_id(calls: Calls, on: Ref, kind: ObjectKind | None = None) -> v1.Resou
 
 Privilege = Literal["read", "write", "manage"]
 
-_PRIVILEGES: Final[Mapping[str, v1.Privilege.ValueType]] = {
-    "read": v1.PV_READ,
-    "write": v1.PV_WRITE,
-    "manage": v1.PV_MANAGE,
-}
+_PRIVILEGES: Final = {enum_name(name): number for name, number in v1.Privilege.items() if number}
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(FromMessages):
     """A privilege of a grantee on an object. `grantee` is `user:<subject>` or `role:<name>`."""
 
     object_id: Id
@@ -81,17 +71,14 @@ class Grant:
     damage: str = ""
     """In listings, what is wrong if the record is lost or corrupt; then it grants nothing."""
 
-    @classmethod
-    def of(cls, grant: v1.Grant) -> Grant:
-        """Convert the message."""
-        return cls(
-            Id(grant.object_id.id),
-            v1.ResourceKind.Name(grant.object_id.kind).removeprefix("RK_").lower(),
-            grant.grantee,
-            v1.Privilege.Name(grant.privilege).removeprefix("PV_").lower(),
-            grant.created_at.ToDatetime(UTC),
-            grant.damage,
-        )
+
+def _grant(grant: v1.Grant) -> Grant:
+    return Grant.of(grant, kind=kind_of(grant.object_id))
+
+
+def kind_of(object_id: v1.ResourceId) -> str:
+    """The kind in an id, such as `table`."""
+    return enum_name(v1.ResourceKind.Name(object_id.kind))
 
 
 class Grants(Area):
@@ -110,11 +97,10 @@ class Grants(Area):
     ) -> Listing[Grant]:
         """List the grants on an object, or on all; to a grantee, or to all."""
 
-        def start() -> tuple[Mapping[str, Any], Callable[[Any], Grant]]:
-            found = None if on is None else object_id(self._calls, on, kind)
-            return {"object_id": found, "grantee": grantee}, Grant.of
+        def fields() -> Mapping[str, Any]:
+            return {"object_id": None if on is None else object_id(self._calls, on, kind), "grantee": grantee}
 
-        return listing_of(self._calls, "ListGrants", "grants", start, page_size)
+        return listing_of(self._calls, "ListGrants", "grants", _grant, page_size, fields)
 
     def add(self, on: Ref, grantee: str, privilege: Privilege, *, kind: ObjectKind | None = None) -> Grant:
         """Grant a privilege, in place of the one that the grantee has on the object."""
@@ -127,7 +113,7 @@ class Grants(Area):
         response = self._calls.rpc(
             "AddGrant", object_id=object_id(self._calls, on, kind), grantee=grantee, privilege=_PRIVILEGES[privilege]
         )
-        return Grant.of(response.grant)
+        return _grant(response.grant)
 
     def revoke(self, on: Ref, grantee: str, *, kind: ObjectKind | None = None) -> bool:
         """Revoke the privilege that a grantee has on an object; return whether it had one."""
@@ -137,10 +123,10 @@ class Grants(Area):
 
 MaskName = Literal["null", "hash", "partial"]
 
-_MASKS: Final[Mapping[str, v1.MaskKind.ValueType]] = {
-    "null": v1.MK_NULL,
-    "hash": v1.MK_HASH,
-    "partial": v1.MK_PARTIAL,
+_MASKS: Final = {
+    enum_name(name): number
+    for name, number in v1.MaskKind.items()
+    if number not in (v1.MK_UNSPECIFIED, v1.MK_EXPRESSION)
 }
 
 
@@ -163,16 +149,14 @@ class Policy(NamedRecord):
 
 
 def _policy(policy: v1.Policy, *meta: v1.MutationMeta) -> Policy:
-    named = {number: name for name, number in _MASKS.items()}
+    built_in = {number: name for name, number in _MASKS.items()}
     return Policy.of(
         policy,
         *meta,
-        objects=tuple(
-            (v1.ResourceKind.Name(each.kind).removeprefix("RK_").lower(), Id(each.id)) for each in policy.objects
-        ),
+        objects=tuple((kind_of(each), Id(each.id)) for each in policy.objects),
         columns=tuple(policy.mask.columns),
         row_filter=policy.row_filter.predicate if policy.HasField("row_filter") else None,
-        mask=named.get(policy.mask.kind, policy.mask.expression) if policy.HasField("mask") else None,
+        mask=built_in.get(policy.mask.kind, policy.mask.expression) if policy.HasField("mask") else None,
     )
 
 
@@ -198,20 +182,20 @@ class Policies(NamedCollection[Policy]):
     """`lake.policies`. Callers are named `everyone`, `user:<subject>`, `group:<name>` or `role:<name>`."""
 
     __slots__ = ()
-    _resource, _record = POLICY, staticmethod(_policy)
+    _kind, _record = POLICY, staticmethod(_policy)
 
     def create(self, name: str, *, idempotency_key: str | None = None, **fields: Unpack[PolicyFields]) -> Policy:
         """Create a policy with a row filter or a mask for the callers in `to`."""
-        return self._create(name, fields, idempotency_key)
+        return self._create({"name": name, **fields}, idempotency_key)
 
     def update(
         self, name: str, *, new_name: str | None = None, if_version: int | None = None, **fields: Unpack[PolicyFields]
     ) -> Policy:
         """Change the given fields of a policy; a `description` that is None is cleared."""
-        return self._update(name, new_name, fields, if_version)
+        return self._rename(name, new_name, fields, if_version)
 
-    def _spec(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        values = dict(given)
+    def _spec(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        values = super()._spec(given)
         row_filter, mask, mask_sql = (values.pop(name, None) for name in ("row_filter", "mask", "mask_sql"))
         rule = _policy_rule(row_filter, mask, mask_sql, values.pop("columns", ()))
         if "on" in values:
@@ -223,21 +207,23 @@ class Policies(NamedCollection[Policy]):
     def tagged(self, *, page_size: int | None = None) -> Listing[tuple[Id, Mapping[str, Sequence[str]]]]:
         """List the tables with tagged columns: the id of each, and the tags by the names of the columns."""
 
-        def tags_of(found: v1.ColumnTags) -> tuple[Id, Mapping[str, Sequence[str]]]:
-            return Id(found.table_id.id), {each.name: tuple(each.tags) for each in found.columns}
+        def convert(tags: v1.ColumnTags) -> tuple[Id, Mapping[str, Sequence[str]]]:
+            return Id(tags.table_id.id), _tags(tags)
 
-        return listing_of(self._calls, "ListColumnTags", "tags", lambda: ({}, tags_of), page_size)
+        return listing_of(self._calls, "ListColumnTags", "tags", convert, page_size)
 
     def tags(self, table: Ref) -> Mapping[str, Sequence[str]]:
         """Return the tags of a table's columns, by the names of the columns."""
-        found = self._calls.rpc("GetColumnTags", table_id=table_id(self._calls, table)).tags
-        return {each.name: tuple(each.tags) for each in found.columns}
+        return _tags(self._calls.rpc("GetColumnTags", table_id=table_id(self._calls, table)).tags)
 
     def tag(self, table: Ref, column: str, tags: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Replace the tags of a column; return those of all columns."""
         request = {"table_id": table_id(self._calls, table), "column": column, "tags": list(tags)}
-        found = self._calls.rpc("SetColumnTags", **request).tags
-        return {each.name: tuple(each.tags) for each in found.columns}
+        return _tags(self._calls.rpc("SetColumnTags", **request).tags)
+
+
+def _tags(tags: v1.ColumnTags) -> Mapping[str, Sequence[str]]:
+    return {column.name: tuple(column.tags) for column in tags.columns}
 
 
 def _policy_rule(
@@ -387,15 +373,15 @@ class Rules(NamedCollection[Rule]):
     """`lake.rules`: quality rules by name, which is unique in the account."""
 
     __slots__ = ()
-    _resource, _record = RULE, staticmethod(_rule)
+    _kind, _record = RULE, staticmethod(_rule)
 
     def __call__(self, table: Ref | None = None, *, page_size: int | None = None) -> Listing[Rule]:
         """List rules by name with their newest results; optionally those of one table."""
 
-        def start() -> tuple[Mapping[str, Any], Callable[[Any], Rule]]:
-            return {} if table is None else {"table_id": table_id(self._calls, table)}, _rule
+        def fields() -> Mapping[str, Any]:
+            return {} if table is None else {"table_id": table_id(self._calls, table)}
 
-        return listing_of(self._calls, "ListRules", "rules", start, page_size)
+        return self._list(page_size, fields)
 
     def create(
         self,
@@ -408,8 +394,8 @@ class Rules(NamedCollection[Rule]):
         **fields: Unpack[RuleFields],
     ) -> Rule:
         """Create a rule about a table, such as `create("ids", "lake.sales.orders", "unique", {"columns": ["id"]})`."""
-        given = {**fields, "table_id": table_id(self._calls, table), "check": check_of(kind, values)}
-        return self._create(name, given, idempotency_key)
+        given = {"name": name, "table_id": table_id(self._calls, table), "check": check_of(kind, values), **fields}
+        return self._create(given, idempotency_key)
 
     def update(
         self,
@@ -423,10 +409,11 @@ class Rules(NamedCollection[Rule]):
     ) -> Rule:
         """Change a rule. A new `kind` and its `values` replace the previous ones."""
         check = {} if kind is None else {"check": check_of(kind, values or {})}
-        return self._update(name, new_name, {**fields, **check}, if_version)
+        return self._rename(name, new_name, {**fields, **check}, if_version)
 
-    def _spec(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**given, "severity": _severity(given["severity"])} if "severity" in given else given
+    def _spec(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        spec = super()._spec(given)
+        return {**spec, "severity": _severity(spec["severity"])} if "severity" in spec else spec
 
     def results(self, name: str) -> list[RuleResult]:
         """Return the stored results of a rule, newest first."""

@@ -6,17 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from skiway.client.metastore.calls import Calls, Id, Ref, table_id
 from skiway.client.metastore.collection import Area, Listing, listing_of
-from skiway.client.metastore.resources import time_of
+from skiway.client.metastore.resources import Attribute, enum_name, time_of
 from skiway.errors import InvalidArgument, TimedOut
 from skiway.model import v1
 
-STATES: Final = {
-    name.removeprefix("JS_").lower(): number for name, number in v1.JobState.items() if number != v1.JS_UNSPECIFIED
-}
+STATES: Final = {enum_name(name): number for name, number in v1.JobState.items() if number}
 FINAL_STATES: Final = ("succeeded", "partial", "failed", "cancelled")
 PHASES: Final = {v1.CAP_METADATA_ONLY_CORE: "metadata", v1.CAP_STATS_ONLY_ASYNC: "statistics"}
 
@@ -27,6 +25,39 @@ class Job:
 
     message: v1.Job
 
+    id = Attribute[str]("job_id")
+    """The id."""
+    state = Attribute[str]()
+    """`queued`, `running`, `succeeded`, `partial` (some tables failed), `failed` or `cancelled`."""
+    damage = Attribute[str]()
+    """In listings, what is wrong if the record is lost or corrupt; then only id and state are known. Otherwise ""."""
+    created_at = Attribute[datetime]()
+    """The time of creation."""
+    started_at = Attribute[datetime | None]()
+    """The start of the last attempt; None before the first."""
+    finished_at = Attribute[datetime | None]()
+    """The time when the job ended; None while it has not."""
+    tables_now = Attribute[Sequence[str]]("progress.tables")
+    """The tables that are being processed."""
+    tables_done = Attribute[int]("progress.tables_done")
+    """The number of tables that this phase has finished, including failed ones."""
+    tables_total = Attribute[int]("progress.tables_total")
+    """The number of tables of this phase."""
+    files_done = Attribute[int]("progress.files_done")
+    """The number of files that the job has profiled."""
+    files_total = Attribute[int]("progress.files_total")
+    """The number of files to profile, of the tables started so far."""
+    rows_done = Attribute[int]("progress.rows_done")
+    """The number of rows in these files that are done; 0 if it is not known."""
+    rows_total = Attribute[int]("progress.rows_total")
+    """The number of rows in all of these files; 0 if it is not known."""
+    bytes_done = Attribute[int]("progress.bytes_done")
+    """The size of the files that are done; 0 if it is not known."""
+    bytes_total = Attribute[int]("progress.bytes_total")
+    """The size of all of these files; 0 if it is not known."""
+    spark_ui = Attribute[str]("progress.spark_ui")
+    """The address of the web interface of Spark that runs the job; empty if it has none."""
+
     @classmethod
     def started(cls, calls: Calls, request: v1.TriggerReconcileRequest) -> Job:
         """Start a job, or find the one that already does the same; return it."""
@@ -34,39 +65,9 @@ class Job:
         return cls(calls.rpc("GetReconcileJob", job_id=job_id).job)
 
     @property
-    def id(self) -> str:
-        """The id."""
-        return self.message.job_id
-
-    @property
-    def state(self) -> str:
-        """`queued`, `running`, `succeeded`, `partial` (some tables failed), `failed` or `cancelled`."""
-        return v1.JobState.Name(self.message.state).removeprefix("JS_").lower()
-
-    @property
-    def damage(self) -> str:
-        """In listings, what is wrong if the record is lost or corrupt; then only id and state are known. Otherwise ""."""
-        return self.message.damage
-
-    @property
     def is_over(self) -> bool:
         """Whether the job has ended."""
         return self.state in FINAL_STATES
-
-    @property
-    def created_at(self) -> datetime:
-        """The time of creation."""
-        return time_of(self.message.created_at)
-
-    @property
-    def started_at(self) -> datetime | None:
-        """The start of the last attempt; None before the first."""
-        return time_of(self.message.started_at) if self.message.HasField("started_at") else None
-
-    @property
-    def finished_at(self) -> datetime | None:
-        """The time when the job ended; None while it has not."""
-        return time_of(self.message.finished_at) if self.message.HasField("finished_at") else None
 
     @property
     def errors(self) -> dict[str, str]:
@@ -82,56 +83,6 @@ class Job:
             if self.message.HasField(task):
                 return task
         return PHASES.get(getattr(self.message.progress, "pass"), "")
-
-    @property
-    def tables_now(self) -> list[str]:
-        """The tables that are being processed."""
-        return list(self.message.progress.tables)
-
-    @property
-    def tables_done(self) -> int:
-        """The number of tables that this phase has finished, including failed ones."""
-        return self.message.progress.tables_done
-
-    @property
-    def tables_total(self) -> int:
-        """The number of tables of this phase."""
-        return self.message.progress.tables_total
-
-    @property
-    def files_done(self) -> int:
-        """The number of files that the job has profiled."""
-        return self.message.progress.files_done
-
-    @property
-    def files_total(self) -> int:
-        """The number of files to profile, of the tables started so far."""
-        return self.message.progress.files_total
-
-    @property
-    def rows_done(self) -> int:
-        """The number of rows in these files that are done; 0 if it is not known."""
-        return self.message.progress.rows_done
-
-    @property
-    def rows_total(self) -> int:
-        """The number of rows in all of these files; 0 if it is not known."""
-        return self.message.progress.rows_total
-
-    @property
-    def bytes_done(self) -> int:
-        """The size of the files that are done; 0 if it is not known."""
-        return self.message.progress.bytes_done
-
-    @property
-    def bytes_total(self) -> int:
-        """The size of all of these files; 0 if it is not known."""
-        return self.message.progress.bytes_total
-
-    @property
-    def spark_ui(self) -> str:
-        """The address of the web interface of Spark that runs the job; empty if it has none."""
-        return self.message.progress.spark_ui
 
     @property
     def fraction_done(self) -> float:
@@ -163,10 +114,10 @@ class Jobs(Area):
         """List jobs, newest first; optionally those of one connector or in one state."""
         connector_id = v1.ResourceId(id=connector, kind=v1.RK_CONNECTOR) if isinstance(connector, Id) else connector
 
-        def start() -> tuple[Mapping[str, Any], Callable[[Any], Job]]:
-            return {"connector_id": connector_id, "state": _state(state)}, Job
+        def fields() -> Mapping[str, object]:
+            return {"connector_id": connector_id, "state": _state(state)}
 
-        return listing_of(self._calls, "ListReconcileJobs", "jobs", start, page_size)
+        return listing_of(self._calls, "ListReconcileJobs", "jobs", Job, page_size, fields)
 
     def get(self, job: str | Job) -> Job:
         """Return the job in its current state; raise `NotFound` if there is none."""
@@ -221,8 +172,8 @@ def _visible(job: Job) -> v1.Job:
     """The job without the fields that change whenever its lease is renewed."""
     visible = v1.Job()
     visible.CopyFrom(job.message)
-    for name in ("lease_expires_at", "updated_at"):
-        visible.ClearField(name)
+    visible.ClearField("lease_expires_at")
+    visible.ClearField("updated_at")
     return visible
 
 
@@ -317,8 +268,7 @@ class Maintenance(Area):
 
     def get(self, table: Ref, job: str | Job) -> Job:
         """Return a job of a table in its current state. It requires the right to read the table."""
-        job_id = job.id if isinstance(job, Job) else job
-        return Job(self._calls.rpc("GetMaintenance", table_id=table_id(self._calls, table), job_id=job_id).job)
+        return Job(self._calls.rpc("GetMaintenance", table_id=table_id(self._calls, table), job_id=_id(job)).job)
 
     def wait(
         self,

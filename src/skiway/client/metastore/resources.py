@@ -1,13 +1,13 @@
-"""The resources that the metastore client returns: thin, frozen, typed views of messages."""
+"""The records that the metastore client returns: thin, frozen, typed views of messages, and dataclasses with their values."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -16,11 +16,14 @@ from skiway.client.metastore.calls import Calls, Id, dotted
 from skiway.errors import Conflict, NotFound, PermissionDenied
 from skiway.model import v1
 
-V = TypeVar("V", bound=Message)
-M = TypeVar("M", v1.Account, v1.Catalog, v1.Namespace, v1.Table, v1.View, v1.Connector)
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 _NO_STATS: Final = frozenset(("snapshot.none", "table.stats", "policy.restricted"))
 """The error keys of tables that have no snapshot, that were never profiled, or that policies restrict."""
+
+
+# -- messages to values ------------------------------------------------------------------------------------------------
 
 
 def time_of(stamp: Timestamp) -> datetime:
@@ -28,8 +31,85 @@ def time_of(stamp: Timestamp) -> datetime:
     return stamp.ToDatetime(tzinfo=UTC)
 
 
+def enum_name(value: Any) -> str:
+    """Return the name of a field's enum value without its prefix, such as `iceberg`."""
+    return str(value).partition("_")[2].lower().removesuffix("unspecified")
+
+
+def value_of(message: Any, name: str) -> Any:
+    """Return a field as a value of Python: None if it has presence and is not set, and "" for a choice that is not made."""
+    value, descriptor = getattr(message, name), message.DESCRIPTOR.fields_by_name[name]
+    if descriptor.is_repeated:
+        return dict(value) if isinstance(value, Mapping) else tuple(value)
+    if descriptor.has_presence and not message.HasField(name):
+        return None
+    if descriptor.enum_type is not None:
+        choice = descriptor.enum_type.values_by_number.get(value)
+        return "" if choice is None else enum_name(choice.name)
+    match value:
+        case Timestamp():
+            return time_of(value)
+        case v1.ResourceId():
+            return Id(value.id)
+    return value
+
+
+class Attribute(Generic[T]):
+    """An attribute of a record that is a field of its message. `field` is its name, or its path in a message of the message."""
+
+    def __init__(self, field: str = "") -> None:
+        self._field = field
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._field = self._field or name
+
+    def __get__(self, record: Any, owner: type) -> T:
+        *parents, name = self._field.split(".")
+        message = record.message
+        for parent in parents:
+            message = getattr(message, parent)
+        value: Any = None if message is None else value_of(message, name)
+        return cast(T, value)
+
+
+class FromMessages:
+    """A dataclass whose fields are those of one or more messages, by their names."""
+
+    @classmethod
+    def of(cls, *messages: Message | None, **converted: Any) -> Self:
+        """Convert messages; None is one that the server did not send. Fields that none of them has keep their defaults.
+
+        `converted` are values of fields that differ from those of the messages.
+        """
+        wanted = {each.name for each in fields(cls)} - converted.keys()  # type: ignore[arg-type]
+        values: dict[str, Any] = converted
+        for message in messages:
+            for descriptor in message.DESCRIPTOR.fields if message is not None else ():
+                name = NAMES.get(descriptor.name, descriptor.name)
+                if name in wanted:
+                    values[name] = value_of(message, descriptor.name)
+        return cls(**values)
+
+
+NAMES: Mapping[str, str] = {"resource_id": "id", "display_name": "name", "pointer_version": "version"}
+"""The names of fields of messages that have other names in records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedRecord(FromMessages):
+    """What all resources with a name have."""
+
+    name: str
+    id: Id
+    version: int | None = None
+    """The stored version, which `if_version` can name; None in listings."""
+    created_at: datetime | None = None
+    damage: str = ""
+    """In listings, what is wrong if the record is lost or corrupt; then only id and name are known."""
+
+
 @dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(FromMessages):
     """The stored version of a resource, and where it is stored."""
 
     version: int
@@ -38,48 +118,25 @@ class Meta:
     pointer_key: str
     blob_uri: str
 
-    @classmethod
-    def of(cls, message: v1.MutationMeta) -> Meta:
-        """Convert the message."""
-        return cls(
-            message.pointer_version, message.etag, time_of(message.updated_at), message.pointer_key, message.blob_uri
-        )
+
+# -- resources ---------------------------------------------------------------------------------------------------------
 
 
-class Described(Generic[M]):
-    """The properties that all resources with a name share. `message` is the message that the server sent."""
+class Described:
+    """The attributes that all resources with a name share. `message` is the message that the server sent."""
 
-    message: M
-
-    @property
-    def id(self) -> Id:
-        """The id, which never changes."""
-        return Id(self.message.resource_id.id)
-
-    @property
-    def name(self) -> str:
-        """The resource's own name, the last segment of its path."""
-        return self.message.display_name
-
-    @property
-    def description(self) -> str | None:
-        """The description, if there is one."""
-        return self.message.description if self.message.HasField("description") else None
-
-    @property
-    def damage(self) -> str:
-        """In listings, what is wrong if the record is lost or corrupt; then only id and name are known. Otherwise ""."""
-        return self.message.damage
-
-    @property
-    def created_at(self) -> datetime:
-        """The time of creation."""
-        return time_of(self.message.created_at)
-
-    @property
-    def updated_at(self) -> datetime:
-        """The time of the last change."""
-        return time_of(self.message.updated_at)
+    id = Attribute[Id]("resource_id")
+    """The id, which never changes."""
+    name = Attribute[str]("display_name")
+    """The resource's own name, the last segment of its path."""
+    description = Attribute[str | None]()
+    """The description, if there is one."""
+    damage = Attribute[str]()
+    """In listings, what is wrong if the record is lost or corrupt; then only id and name are known. Otherwise ""."""
+    created_at = Attribute[datetime]()
+    """The time of creation."""
+    updated_at = Attribute[datetime]()
+    """The time of the last change."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +149,13 @@ class Parent:
     @cached_property
     def path(self) -> tuple[str, ...]:
         """The segments of the full name, starting with the catalog."""
-        if self.id.kind == v1.RK_CATALOG:
-            catalog = self.calls.call(v1.LookupCatalogRequest(resource_id=self.id), v1.LookupCatalogResponse)
-            found: tuple[str, ...] = (catalog.display_name,)
-        else:
-            namespace = self.calls.call(v1.LookupNamespaceRequest(resource_id=self.id), v1.LookupNamespaceResponse)
-            found = (namespace.ref.catalog, *namespace.ref.path, namespace.ref.name)
-        if not found[0]:
-            kind = "catalog" if self.id.kind == v1.RK_CATALOG else "namespace"
+        is_catalog = self.id.kind == v1.RK_CATALOG
+        response = self.calls.rpc("LookupCatalog" if is_catalog else "LookupNamespace", resource_id=self.id)
+        ref = v1.NameRef(catalog=response.display_name) if is_catalog else response.ref
+        if not ref.catalog:
+            kind = "catalog" if is_catalog else "namespace"
             raise NotFound(f"{kind} {self.id.id} no longer exists, nor does anything in it", key=kind, id=self.id.id)
-        return found
+        return (ref.catalog,) if is_catalog else (ref.catalog, *ref.path, ref.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +171,13 @@ class Parents:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Versioned(ABC, Generic[V]):
+class Versioned(ABC, Generic[M]):
     """A resource as of when it was read, with its stored version. Two are equal if their messages are equal."""
 
     kind: ClassVar[str]
     """The kind of resource as in the names of RPCs and their fields: `table` for `GetTable` and its `table_id`."""
 
-    message: V
+    message: M
     _calls: Calls
     _meta: v1.MutationMeta | None
     _parents: Parents
@@ -156,11 +210,12 @@ class Versioned(ABC, Generic[V]):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Resource(Versioned[M], Described[M]):
+class Resource(Versioned[M], Described):
     """A resource that is identified by its id."""
 
     def _key(self) -> Mapping[str, Any]:
-        return {f"{self.kind}_id": self.message.resource_id}
+        message: Any = self.message
+        return {f"{self.kind}_id": message.resource_id}
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -174,39 +229,26 @@ class Account(Resource[v1.Account]):
 
     kind = "account"
 
-    @property
-    def tags(self) -> Mapping[str, str]:
-        """The labels of the account."""
-        return dict(self.message.tags)
-
-    @property
-    def quotas(self) -> Mapping[str, float]:
-        """The quotas that the account sets for itself."""
-        return dict(self.message.quotas)
+    tags = Attribute[Mapping[str, str]]()
+    """The labels of the account."""
+    quotas = Attribute[Mapping[str, float]]()
+    """The quotas that the account sets for itself."""
 
 
-P = TypeVar("P", v1.Catalog, v1.Namespace, v1.Table, v1.View)
-
-
-class PathResource(Resource[P]):
+class PathResource(Resource[M]):
     """A resource with a full name and properties. The names of its parents are looked up at the first use."""
+
+    properties = Attribute[Mapping[str, str]]()
+    """The properties that users have set."""
 
     @cached_property
     def path(self) -> tuple[str, ...]:
         """The segments of the full name, starting with the catalog."""
-        return (*self._parent_path(), *self._own_segments())
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """The properties that users have set."""
-        return dict(self.message.properties)
+        return (*self._parent_path(), self.name)
 
     def _parent_path(self) -> Sequence[str]:
-        """The path that `_own_segments` continue."""
-        return ()
-
-    def _own_segments(self) -> Sequence[str]:
-        return (self.name,)
+        message: Any = self.message
+        return self._parents.of(message.namespace_id).path
 
     def __str__(self) -> str:
         return dotted(self.path)
@@ -217,6 +259,9 @@ class Catalog(PathResource[v1.Catalog]):
 
     kind = "catalog"
 
+    def _parent_path(self) -> Sequence[str]:
+        return ()
+
 
 class Namespace(PathResource[v1.Namespace]):
     """A namespace, which contains tables, views and further namespaces."""
@@ -224,10 +269,7 @@ class Namespace(PathResource[v1.Namespace]):
     kind = "namespace"
 
     def _parent_path(self) -> Sequence[str]:
-        return self._parents.of(self.message.catalog_id).path
-
-    def _own_segments(self) -> Sequence[str]:
-        return (*self.message.parents, self.name)
+        return (*self._parents.of(self.message.catalog_id).path, *self.message.parents)
 
 
 class Table(PathResource[v1.Table]):
@@ -235,20 +277,12 @@ class Table(PathResource[v1.Table]):
 
     kind = "table"
 
-    @property
-    def schema_json(self) -> str:
-        """The schema, as JSON."""
-        return self.message.schema_json
-
-    @property
-    def upstream(self) -> v1.UpstreamRef | None:
-        """The source of a mirrored table."""
-        return self.message.upstream if self.message.HasField("upstream") else None
-
-    @property
-    def problem(self) -> str:
-        """Why the last synchronisation could not read the table; "" if it could, and for a managed table."""
-        return self.message.upstream.problem
+    schema_json = Attribute[str]()
+    """The schema, as JSON."""
+    upstream = Attribute[v1.UpstreamRef | None]()
+    """The source of a mirrored table."""
+    problem = Attribute[str]("upstream.problem")
+    """Why the last synchronisation could not read the table; "" if it could, and for a managed table."""
 
     @cached_property
     def stats(self) -> TableStats:
@@ -258,18 +292,14 @@ class Table(PathResource[v1.Table]):
         """
         if self.message.damage:
             return TableStats(None)
-        request = v1.GetTableStatsRequest(
-            table_id=self.message.resource_id, snapshot=v1.SnapshotRef(special=v1.SS_CURRENT)
-        )
+        current = v1.SnapshotRef(special=v1.SS_CURRENT)
         try:
-            return TableStats(self._calls.call(request, v1.GetTableStatsResponse).stats)
+            response = self._calls.rpc("GetTableStats", table_id=self.message.resource_id, snapshot=current)
         except (NotFound, PermissionDenied) as error:
             if error.key not in _NO_STATS:
                 raise
             return TableStats(None)
-
-    def _parent_path(self) -> Sequence[str]:
-        return self._parents.of(self.message.namespace_id).path
+        return TableStats(response.stats)
 
 
 class View(PathResource[v1.View]):
@@ -277,18 +307,13 @@ class View(PathResource[v1.View]):
 
     kind = "view"
 
+    rights = Attribute[str]()
+    """The rights with which the view reads its tables: `invoker` or `definer`."""
+
     @property
     def sql(self) -> Mapping[str, str]:
         """The SQL by dialect."""
         return {each.dialect: each.sql for each in self.message.sql_definitions}
-
-    @property
-    def rights(self) -> str:
-        """The rights with which the view reads its tables: `invoker` or `definer`."""
-        return v1.ViewRights.Name(self.message.rights).removeprefix("VR_").lower()
-
-    def _parent_path(self) -> Sequence[str]:
-        return self._parents.of(self.message.namespace_id).path
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,35 +322,21 @@ class TableStats:
 
     message: v1.TableStats | None
 
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot that the statistics describe."""
-        return None if self.message is None else self.message.snapshot_id
-
-    @property
-    def row_count(self) -> int | None:
-        """The number of rows."""
-        return None if self.message is None else self.message.row_count
+    snapshot_id = Attribute[int | None]()
+    """The snapshot that the statistics describe."""
+    row_count = Attribute[int | None]()
+    """The number of rows."""
+    data_file_count = Attribute[int | None]()
+    """The number of data files."""
+    total_size_bytes = Attribute[int | None]()
+    """The total size of the data files."""
+    updated_at = Attribute[datetime | None]()
+    """The time when the statistics were stored."""
 
     @property
     def row_count_is_bound(self) -> bool:
         """Whether the table has at most `row_count` rows, because some may be deleted."""
         return self.properties.get("quality.row_count") == "bound"
-
-    @property
-    def data_file_count(self) -> int | None:
-        """The number of data files."""
-        return None if self.message is None else self.message.data_file_count
-
-    @property
-    def total_size_bytes(self) -> int | None:
-        """The total size of the data files."""
-        return None if self.message is None else self.message.total_size_bytes
-
-    @property
-    def updated_at(self) -> datetime | None:
-        """The time when the statistics were stored."""
-        return None if self.message is None else time_of(self.message.updated_at)
 
     @property
     def properties(self) -> Mapping[str, str]:

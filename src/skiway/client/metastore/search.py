@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from functools import partialmethod
+from typing import Final, Literal
 
-from skiway.client.metastore.calls import Id, Name, Ref, catalog_id, dotted, name_ref, namespace_id, table_id, view_id
+from skiway.client.metastore.calls import Id, Name, Ref, dotted, name_ref, resource_id
 from skiway.client.metastore.collection import Area, Listing, listing_of
+from skiway.client.metastore.resources import Attribute, enum_name
 from skiway.model import v1
 
 WAIT_S: Final = 15.0
@@ -15,11 +17,6 @@ WAIT_S: Final = 15.0
 MAX_IDS: Final = 1000
 
 Condition = Literal["any", "damaged", "without_statistics"]
-_CONDITIONS: Final[dict[Condition, v1.ObjectCondition.ValueType]] = {
-    "any": v1.OC_ANY,
-    "damaged": v1.OC_DAMAGED,
-    "without_statistics": v1.OC_WITHOUT_STATISTICS,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +25,27 @@ class LakeObject:
 
     message: v1.LakeObject
 
+    id = Attribute[Id]("resource_id")
+    """Its id."""
+    path = Attribute[tuple[str, ...]]()
+    """Its names from the catalog on."""
+    comment = Attribute[str]()
+    """Its comment, followed by those of its columns."""
+    rows = Attribute[int | None]("row_count")
+    """The rows of a table; None if they are unknown, or withheld by a policy."""
+    rows_are_bound = Attribute[bool]("row_count_is_bound")
+    """Whether a table has at most `rows` rows, because some may be deleted."""
+    size_bytes = Attribute[int | None]("total_size_bytes")
+    """The size of a table; None if it is unknown, or withheld by a policy."""
+    damage = Attribute[str]()
+    """A description of damage to its record or its statistics; empty if there is none."""
+    problem = Attribute[str]()
+    """Why the last synchronisation could not read a mirrored table; empty if it could."""
+
     @property
     def kind(self) -> str:
         """`catalog`, `namespace`, `table` or `view`."""
-        return v1.ResourceKind.Name(self.message.resource_id.kind).removeprefix("RK_").lower()
-
-    @property
-    def id(self) -> Id:
-        """Its id."""
-        return Id(self.message.resource_id.id)
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """Its names from the catalog on."""
-        return tuple(self.message.path)
+        return enum_name(v1.ResourceKind.Name(self.message.resource_id.kind))
 
     @property
     def name(self) -> str:
@@ -49,44 +53,14 @@ class LakeObject:
         return self.message.path[-1]
 
     @property
-    def comment(self) -> str:
-        """Its comment, followed by those of its columns."""
-        return self.message.comment
-
-    @property
     def format(self) -> str:
         """The format of a table, such as `iceberg`."""
         return format_name(self.message.format) if self.kind == "table" else ""
 
-    @property
-    def rows(self) -> int | None:
-        """The rows of a table; None if they are unknown, or withheld by a policy."""
-        return self.message.row_count if self.message.HasField("row_count") else None
-
-    @property
-    def rows_are_bound(self) -> bool:
-        """Whether a table has at most `rows` rows, because some may be deleted."""
-        return self.message.row_count_is_bound
-
-    @property
-    def size_bytes(self) -> int | None:
-        """The size of a table; None if it is unknown, or withheld by a policy."""
-        return self.message.total_size_bytes if self.message.HasField("total_size_bytes") else None
-
-    @property
-    def damage(self) -> str:
-        """A description of damage to its record or its statistics; empty if there is none."""
-        return self.message.damage
-
-    @property
-    def problem(self) -> str:
-        """Why the last synchronisation could not read a mirrored table; empty if it could."""
-        return self.message.problem
-
 
 def format_name(number: v1.TableFormat.ValueType) -> str:
     """The name of a format; `-` if it is not known."""
-    return v1.TableFormat.Name(number).removeprefix("TF_").lower() if number else "-"
+    return enum_name(v1.TableFormat.Name(number)) or "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +144,7 @@ class Search(Area):
     def __call__(self, text: str, *, limit: int = 20, wait_s: float = WAIT_S) -> SearchResult:
         """Return the objects that contain all words of a text in their path, columns, comments or tags, the best first."""
         response = self._calls.rpc("Search", text=text, limit=limit, wait_ms=round(wait_s * 1000))
-        hits = (SearchHit(LakeObject(each.object), each.score, each.found_in) for each in response.hits)
+        hits = (SearchHit(LakeObject(hit.object), hit.score, hit.found_in) for hit in response.hits)
         return SearchResult(tuple(hits), Incomplete.of(response))
 
     def with_ids(self, ids: Iterable[str]) -> dict[str, LakeObject]:
@@ -193,7 +167,7 @@ class Search(Area):
         response = self._calls.rpc(
             "ListObjects",
             path=path,
-            condition=_CONDITIONS[condition],
+            condition=f"OC_{condition.upper()}",
             offset=offset,
             limit=limit,
             wait_ms=round(wait_s * 1000),
@@ -225,60 +199,40 @@ class Entry:
 class Directory(Area):
     """`lake.directory`. `resolve_…` raise `NotFound`; the other methods return None or omit what does not exist."""
 
-    def resolve_catalog(self, name: Name) -> Id:
-        """Return the id of a catalog by its name."""
-        return Id(catalog_id(self._calls, name).id)
+    def resolve(self, kind: str, name: Name) -> Id:
+        """Return the id of a catalog, namespace, table or view by its name."""
+        return Id(resource_id(kind, self._calls, name).id)
 
-    def resolve_namespace(self, name: Name) -> Id:
-        """Return the id of a namespace by its name."""
-        return Id(namespace_id(self._calls, name).id)
-
-    def resolve_table(self, name: Name) -> Id:
-        """Return the id of a table by its name."""
-        return Id(table_id(self._calls, name).id)
-
-    def resolve_view(self, name: Name) -> Id:
-        """Return the id of a view by its name."""
-        return Id(view_id(self._calls, name).id)
+    resolve_catalog = partialmethod(resolve, "catalog")
+    resolve_namespace = partialmethod(resolve, "namespace")
+    resolve_table = partialmethod(resolve, "table")
+    resolve_view = partialmethod(resolve, "view")
 
     def find_table(self, name: Name) -> Id | None:
         """Return the id of a table by its name, or None if there is none; takes one call."""
-        request = v1.LookupTableByRefRequest(ref=name_ref(name, resource="table"))
-        response = self._calls.call(request, v1.LookupTableByRefResponse)
+        response = self._calls.rpc("LookupTableByRef", ref=name_ref(name, resource="table"))
         return Id(response.resource_id.id) if response.HasField("resource_id") else None
 
-    def catalog_path(self, catalog: Ref) -> tuple[str, ...] | None:
-        """Return the full name of a catalog as segments, or None if there is none."""
-        request = v1.LookupCatalogRequest(resource_id=catalog_id(self._calls, catalog))
-        name = self._calls.call(request, v1.LookupCatalogResponse).display_name
-        return (name,) if name else None
+    def path(self, kind: str, ref: Ref) -> tuple[str, ...] | None:
+        """Return the full name of a catalog, namespace, table or view as segments, or None if there is none."""
+        response = self._calls.rpc(f"Lookup{kind.title()}", resource_id=resource_id(kind, self._calls, ref))
+        if kind == "catalog":
+            return (response.display_name,) if response.display_name else None
+        name = response.ref
+        return (name.catalog, *name.path, name.name) if name.catalog else None
 
-    def namespace_path(self, namespace: Ref) -> tuple[str, ...] | None:
-        """Return the full name of a namespace as segments, or None if there is none."""
-        request = v1.LookupNamespaceRequest(resource_id=namespace_id(self._calls, namespace))
-        return _path(self._calls.call(request, v1.LookupNamespaceResponse).ref)
-
-    def table_path(self, table: Ref) -> tuple[str, ...] | None:
-        """Return the full name of a table as segments, or None if there is none."""
-        request = v1.LookupTableRequest(resource_id=table_id(self._calls, table))
-        return _path(self._calls.call(request, v1.LookupTableResponse).ref)
-
-    def view_path(self, view: Ref) -> tuple[str, ...] | None:
-        """Return the full name of a view as segments, or None if there is none."""
-        request = v1.LookupViewRequest(resource_id=view_id(self._calls, view))
-        return _path(self._calls.call(request, v1.LookupViewResponse).ref)
+    catalog_path = partialmethod(path, "catalog")
+    namespace_path = partialmethod(path, "namespace")
+    table_path = partialmethod(path, "table")
+    view_path = partialmethod(path, "view")
 
     def tables(self, names: Iterable[Name]) -> list[Entry]:
         """Return the tables with these names that exist, in this order; takes one call."""
-        refs = v1.NameRefs(names=[name_ref(name, resource="table") for name in names])
-        response = self._calls.call(v1.ResolveFQTablesRequest(names=refs), v1.ResolveFQTablesResponse)
-        return [Entry.of(entry) for entry in response.tables]
+        return self._entries("tables", names)
 
     def views(self, names: Iterable[Name]) -> list[Entry]:
         """Return the views with these names that exist, in this order; takes one call."""
-        refs = v1.NameRefs(names=[name_ref(name, resource="view") for name in names])
-        response = self._calls.call(v1.ResolveFQViewsRequest(names=refs), v1.ResolveFQViewsResponse)
-        return [Entry.of(entry) for entry in response.views]
+        return self._entries("views", names)
 
     def tables_in(self, namespace: Name, *, page_size: int | None = None) -> Listing[Entry]:
         """List the ids and full names of all tables of a namespace."""
@@ -288,14 +242,11 @@ class Directory(Area):
         """List the ids and full names of all views of a namespace."""
         return self._list("views", namespace, page_size)
 
-    def _list(self, kind: str, namespace: Name, page_size: int | None) -> Listing[Entry]:
+    def _entries(self, kinds: str, names: Iterable[Name]) -> list[Entry]:
+        refs = v1.NameRefs(names=[name_ref(name, resource=kinds.removesuffix("s")) for name in names])
+        return list(map(Entry.of, getattr(self._calls.rpc(f"ResolveFQ{kinds.title()}", names=refs), kinds)))
+
+    def _list(self, kinds: str, namespace: Name, page_size: int | None) -> Listing[Entry]:
         prefix = name_ref(namespace, resource="namespace")
-
-        def start() -> tuple[Mapping[str, Any], Callable[[Any], Entry]]:
-            return {"prefix": prefix}, Entry.of
-
-        return listing_of(self._calls, f"ResolveFQ{kind.title()}", kind, start, page_size)
-
-
-def _path(ref: v1.NameRef) -> tuple[str, ...] | None:
-    return (ref.catalog, *ref.path, ref.name) if ref.catalog else None
+        method = f"ResolveFQ{kinds.title()}"
+        return listing_of(self._calls, method, kinds, Entry.of, page_size, lambda: {"prefix": prefix})

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from google.protobuf.message import Message
 
 from skiway.client.metastore.calls import Ref, table_id
 from skiway.client.metastore.collection import (
-    KEEP,
     Area,
     Json,
-    Keep,
     Listing,
     Operations,
     build,
@@ -22,8 +20,9 @@ from skiway.client.metastore.collection import (
     schema_text,
     timestamp,
 )
-from skiway.client.metastore.resources import Meta, Parents, TableStats, Versioned, time_of
+from skiway.client.metastore.resources import Attribute, Meta, TableStats, Versioned
 from skiway.errors import InvalidArgument, NotFound
+from skiway.foundation.resources import SNAPSHOT
 from skiway.model import v1
 
 
@@ -33,41 +32,20 @@ class Snapshot(Versioned[v1.Snapshot]):
 
     kind = "snapshot"
 
-    @property
-    def id(self) -> int:
-        """The id, unique among the snapshots of the table."""
-        return self.message.snapshot_id
-
-    @property
-    def damage(self) -> str:
-        """In listings, what is wrong if the record is lost or corrupt; then only the id is known. Otherwise ""."""
-        return self.message.damage
-
-    @property
-    def parent_id(self) -> int | None:
-        """The id of the snapshot that it is based on, which may be deleted."""
-        return self.message.parent_snapshot_id if self.message.HasField("parent_snapshot_id") else None
-
-    @property
-    def created_at(self) -> datetime | None:
-        """The time of creation in the table's source."""
-        stamp = self.message.upstream_created_at
-        return time_of(stamp) if self.message.HasField("upstream_created_at") else None
-
-    @property
-    def ingested_at(self) -> datetime:
-        """The time when the metastore recorded the snapshot."""
-        return time_of(self.message.ingested_at)
-
-    @property
-    def schema_json(self) -> str:
-        """The table's schema in this snapshot, as JSON."""
-        return self.message.schema_json
-
-    @property
-    def summary(self) -> Mapping[str, str]:
-        """The summary that its writer recorded."""
-        return dict(self.message.summary)
+    id = Attribute[int]("snapshot_id")
+    """The id, unique among the snapshots of the table."""
+    damage = Attribute[str]()
+    """In listings, what is wrong if the record is lost or corrupt; then only the id is known. Otherwise ""."""
+    parent_id = Attribute[int | None]("parent_snapshot_id")
+    """The id of the snapshot that it is based on, which may be deleted."""
+    created_at = Attribute[datetime | None]("upstream_created_at")
+    """The time of creation in the table's source."""
+    ingested_at = Attribute[datetime]()
+    """The time when the metastore recorded the snapshot."""
+    schema_json = Attribute[str]()
+    """The table's schema in this snapshot, as JSON."""
+    summary = Attribute[Mapping[str, str]]()
+    """The summary that its writer recorded."""
 
     def _key(self) -> Mapping[str, Any]:
         return {"table_id": self.message.table_id, "snapshot": snapshot_ref(self)}
@@ -99,15 +77,35 @@ def snapshot_id(snapshot: int | Snapshot) -> int:
     return snapshot.id if isinstance(snapshot, Snapshot) else snapshot
 
 
+class SnapshotFields(TypedDict, total=False):
+    """What people set, besides the time of creation. Without a `schema`, a new snapshot has that of the table."""
+
+    parent: int | Snapshot | None
+    schema: Json | None
+    schema_id: int | None
+    partition_spec: v1.PartitionSpecInfo | None
+    sequence_number: int | None
+    manifest_list: str | None
+    metadata_location: str | None
+    summary: Mapping[str, str] | None
+    format_metadata: Mapping[str, bytes] | None
+
+
+class SnapshotChanges(SnapshotFields, total=False):
+    """What can be changed."""
+
+    created_at: datetime
+
+
 class Snapshots(Operations[Snapshot]):
     """`lake.snapshots`, identified by their table and their id."""
 
     __slots__ = ()
-    _kind, _spec = "snapshot", v1.SnapshotSpec
+    _kind, _record = SNAPSHOT, Snapshot
 
     def __call__(self, table: Ref, *, page_size: int | None = None) -> Listing[Snapshot]:
         """List the snapshots of a table, newest first."""
-        return self._list(lambda: {"table_id": table_id(self._calls, table)}, page_size)
+        return self._list(page_size, lambda: {"table_id": table_id(self._calls, table)})
 
     def get(self, table: Ref, at: At = None) -> Snapshot:
         """Return a snapshot by its id, as of a time, or the current one; raise `NotFound` if there is none."""
@@ -126,64 +124,22 @@ class Snapshots(Operations[Snapshot]):
         snapshot: int,
         *,
         created_at: datetime,
-        parent: int | Snapshot | None = None,
-        schema: Json | None = None,
-        schema_id: int | None = None,
-        partition_spec: v1.PartitionSpecInfo | None = None,
-        sequence_number: int | None = None,
-        manifest_list: str | None = None,
-        metadata_location: str | None = None,
-        summary: Mapping[str, str] | None = None,
-        format_metadata: Mapping[str, bytes] | None = None,
         idempotency_key: str | None = None,
+        **fields: Unpack[SnapshotFields],
     ) -> Snapshot:
-        """Create a snapshot, which becomes current if it is the newest. Without `schema` it has the table's schema."""
-        spec = {
-            **self._spec_key(table, snapshot),
-            "parent_snapshot_id": None if parent is None else snapshot_id(parent),
-            "upstream_created_at": timestamp(created_at),
-            "schema_json": schema_text(schema),
-            "schema_id": schema_id,
-            "partition_spec": partition_spec,
-            "sequence_number": sequence_number,
-            "manifest_list": manifest_list,
-            "metadata_location": metadata_location,
-            "summary": summary,
-            "format_metadata": format_metadata,
-        }
-        return self._create(spec, idempotency_key)
+        """Create a snapshot, which becomes current if it is the newest."""
+        return self._create({**self._spec_key(table, snapshot), "created_at": created_at, **fields}, idempotency_key)
 
     def update(
         self,
         table: Ref,
         snapshot: int | Snapshot,
         *,
-        created_at: datetime | Keep = KEEP,
-        parent: int | Keep | None = KEEP,
-        schema: Json | Keep = KEEP,
-        schema_id: int | Keep | None = KEEP,
-        partition_spec: v1.PartitionSpecInfo | Keep | None = KEEP,
-        sequence_number: int | Keep | None = KEEP,
-        manifest_list: str | Keep | None = KEEP,
-        metadata_location: str | Keep | None = KEEP,
-        summary: Mapping[str, str] | Keep | None = KEEP,
-        format_metadata: Mapping[str, bytes] | Keep | None = KEEP,
         if_version: int | None = None,
         if_etag: str | None = None,
+        **changes: Unpack[SnapshotChanges],
     ) -> Snapshot:
         """Change the given values; None clears a value. This does not change which snapshot is current."""
-        changes = {
-            "parent_snapshot_id": parent,
-            "upstream_created_at": timestamp(created_at),
-            "schema_json": schema_text(schema),
-            "schema_id": schema_id,
-            "partition_spec": partition_spec,
-            "sequence_number": sequence_number,
-            "manifest_list": manifest_list,
-            "metadata_location": metadata_location,
-            "summary": summary,
-            "format_metadata": format_metadata,
-        }
         return self._update(changes, if_version, if_etag, spec_key=lambda: self._spec_key(table, snapshot))
 
     def delete(
@@ -197,17 +153,36 @@ class Snapshots(Operations[Snapshot]):
 
     def set_current(self, table: Ref, snapshot: int | Snapshot) -> Snapshot:
         """Make a snapshot the current one; an older one rolls the table back."""
-        return self._from_response(self._calls.rpc("SetCurrentSnapshot", **self._spec_key(table, snapshot)))
+        response = self._calls.rpc("SetCurrentSnapshot", **self._spec_key(table, snapshot))
+        return self._reader()(response.snapshot, response.meta)
 
     def _spec_key(self, table: Ref, snapshot: int | Snapshot) -> dict[str, Any]:
         return {"table_id": table_id(self._calls, table), "snapshot_id": snapshot_id(snapshot)}
 
-    def _wrap(self, message: v1.Snapshot, meta: v1.MutationMeta | None, parents: Parents) -> Snapshot:
-        return Snapshot(message, self._calls, meta, parents)
+    def _spec(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        spec = dict(given)
+        if "parent" in spec:
+            parent = spec.pop("parent")
+            spec["parent_snapshot_id"] = None if parent is None else snapshot_id(parent)
+        if "schema" in spec:
+            spec["schema_json"] = schema_text(spec.pop("schema"))
+        if "created_at" in spec:
+            spec["upstream_created_at"] = timestamp(spec.pop("created_at"))
+        return spec
 
 
 MESSAGE_BYTES: Final = 512 * 1024
 """The approximate size of a message of an upload, far below the limit of servers."""
+
+
+class StatisticsFields(TypedDict, total=False):
+    """What is known about a table, besides its rows."""
+
+    data_file_count: int | None
+    total_size_bytes: int | None
+    ndv: v1.Ndv | None
+    upstream: v1.UpstreamStamp | None
+    properties: Mapping[str, str] | None
 
 
 class Statistics(Area):
@@ -215,8 +190,8 @@ class Statistics(Area):
 
     def get(self, table: Ref, at: At = None) -> TableStats:
         """Return the statistics of a table in a snapshot, by default the current one; raise `NotFound` if there are none."""
-        request = v1.GetTableStatsRequest(table_id=table_id(self._calls, table), snapshot=snapshot_ref(at))
-        return TableStats(self._calls.call(request, v1.GetTableStatsResponse).stats)
+        key = {"table_id": table_id(self._calls, table), "snapshot": snapshot_ref(at)}
+        return TableStats(self._calls.rpc("GetTableStats", **key).stats)
 
     def find(self, table: Ref, at: At = None) -> TableStats | None:
         """Return the statistics of a table, or None if there are none."""
@@ -242,16 +217,16 @@ class Statistics(Area):
     ) -> Listing[v1.ProfiledSnapshot]:
         """List the statistics of profiled snapshots, the newest first: of all columns, or of those with these names."""
 
-        def start() -> tuple[Mapping[str, Any], Callable[[Any], Any]]:
-            return {"table_id": table_id(self._calls, table), "columns": columns}, lambda message: message
+        def fields() -> Mapping[str, Any]:
+            return {"table_id": table_id(self._calls, table), "columns": columns}
 
-        return listing_of(self._calls, "ListStatisticsHistory", "snapshots", start, page_size)
+        return listing_of(self._calls, "ListStatisticsHistory", "snapshots", _same, page_size, fields)
 
     def _list(self, method: str, items: str, table: Ref, at: At, page_size: int | None) -> Listing[Any]:
-        def start() -> tuple[Mapping[str, Any], Callable[[Any], Any]]:
-            return {"table_id": table_id(self._calls, table), "snapshot": snapshot_ref(at)}, lambda message: message
+        def fields() -> Mapping[str, Any]:
+            return {"table_id": table_id(self._calls, table), "snapshot": snapshot_ref(at)}
 
-        return listing_of(self._calls, method, items, start, page_size)
+        return listing_of(self._calls, method, items, _same, page_size, fields)
 
     def put(
         self,
@@ -259,28 +234,15 @@ class Statistics(Area):
         snapshot: int | Snapshot,
         *,
         row_count: int,
-        data_file_count: int | None = None,
-        total_size_bytes: int | None = None,
-        ndv: v1.Ndv | None = None,
-        upstream: v1.UpstreamStamp | None = None,
-        properties: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
+        **fields: Unpack[StatisticsFields],
     ) -> TableStats:
         """Store the statistics of a table, replacing existing ones. The snapshot need not exist yet."""
-        stats = build(
-            v1.TableStats,
-            row_count=row_count,
-            data_file_count=data_file_count,
-            total_size_bytes=total_size_bytes,
-            ndv=ndv,
-            upstream=upstream,
-            properties=properties,
-        )
         request = build(
             v1.PutTableStatsRequest,
             table_id=table_id(self._calls, table),
             snapshot_id=snapshot_id(snapshot),
-            stats=stats,
+            stats=build(v1.TableStats, row_count=row_count, **fields),
             idempotency=self._calls.key(idempotency_key),
         )
         return TableStats(self._calls.call(request, v1.PutTableStatsResponse).stats)
@@ -299,9 +261,8 @@ class Statistics(Area):
         The upload streams with bounded memory. A list is sent again if the connection breaks. An iterator cannot be: call
         this again with a new one and the same `idempotency_key`, and statistics that were stored are not stored twice.
         """
-        request, response = v1.PutColumnStatsRequest, v1.PutColumnStatsResponse
-        upload = _Upload(request, "columns", v1.ColumnStats, columns)
-        return self._upload(table, snapshot, upload, response, idempotency_key, timeout_s)
+        upload = _Upload(v1.PutColumnStatsRequest, v1.PutColumnStatsResponse, "columns", v1.ColumnStats, columns)
+        return self._upload(table, snapshot, upload, idempotency_key, timeout_s)
 
     def put_files(
         self,
@@ -316,16 +277,16 @@ class Statistics(Area):
 
         See `put_columns`.
         """
-        request, response = v1.PutFileColumnStatsRequest, v1.PutFileColumnStatsResponse
-        upload = _Upload(request, "files", v1.FileColumnStats, files)
-        return self._upload(table, snapshot, upload, response, idempotency_key, timeout_s)
+        upload = _Upload(
+            v1.PutFileColumnStatsRequest, v1.PutFileColumnStatsResponse, "files", v1.FileColumnStats, files
+        )
+        return self._upload(table, snapshot, upload, idempotency_key, timeout_s)
 
     def _upload(
         self,
         table: Ref,
         snapshot: int | Snapshot,
         upload: _Upload,
-        response: Any,
         idempotency_key: str | None,
         timeout_s: float | None,
     ) -> int:
@@ -341,15 +302,15 @@ class Statistics(Area):
                 fields = {upload.field: chunk, "idempotency": key}
                 yield build(upload.request, table_id=found.table_id, snapshot_id=found.snapshot_id, **fields)
 
-        result = self._calls.upload(
-            requests,
-            response,
-            kind=upload.request,
-            timeout_s=timeout_s,
-            repeatable=iter(upload.items) is not upload.items,
+        is_repeatable = iter(upload.items) is not upload.items
+        response: Any = self._calls.upload(
+            requests, upload.response, kind=upload.request, timeout_s=timeout_s, repeatable=is_repeatable
         )
-        upserted: int = result.upserted
-        return upserted
+        return int(response.upserted)
+
+
+def _same(message: Any) -> Any:
+    return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +318,7 @@ class _Upload:
     """The items of an upload, and the field of the request that carries them."""
 
     request: type[Message]
+    response: type[Message]
     field: str
     item_type: type[Message]
     items: Iterable[Message]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from skiway.client.airport.exchange import to_batches
 from skiway.client.metastore.calls import Calls, Ref, catalog_id, table_id
 from skiway.client.metastore.collection import Area, Listing, build, listing_of, timestamp
-from skiway.client.metastore.resources import time_of
+from skiway.client.metastore.resources import Attribute
 from skiway.errors import Unsupported
 from skiway.model import v1
 
@@ -40,40 +40,24 @@ class Query:
     message: v1.QueryDescriptor
     _calls: Calls
 
-    @property
-    def id(self) -> str:
-        """The id."""
-        return self.message.query_id
-
-    @property
-    def state(self) -> str:
-        """`active`, `ended_commit`, `ended_abort` or `expired`."""
-        return v1.LeaseState.Name(self.message.state).removeprefix("LS_").lower()
-
-    @property
-    def kind(self) -> str:
-        """`query`, or `transaction` for one of DuckDB."""
-        return v1.QueryKind.Name(self.message.kind).removeprefix("QK_").lower()
-
-    @property
-    def caller(self) -> str:
-        """Who began the query."""
-        return self.message.caller
+    id = Attribute[str]("query_id")
+    """The id."""
+    state = Attribute[str]()
+    """`active`, `ended_commit`, `ended_abort` or `expired`."""
+    kind = Attribute[str]()
+    """`query`, or `transaction` for one of DuckDB."""
+    caller = Attribute[str]()
+    """Who began the query."""
+    created_at = Attribute[datetime]()
+    """The time when the query began."""
+    expires_at = Attribute[datetime]()
+    """The time when the lease expires, unless it is renewed."""
+    _last_used_at = Attribute[datetime | None]("last_used_at")
 
     @property
     def last_used_at(self) -> datetime:
         """The time of the last statement of a transaction; that of the begin for other queries."""
-        return time_of(self.message.last_used_at) if self.message.HasField("last_used_at") else self.created_at
-
-    @property
-    def created_at(self) -> datetime:
-        """The time when the query began."""
-        return time_of(self.message.created_at)
-
-    @property
-    def expires_at(self) -> datetime:
-        """The time when the lease expires, unless it is renewed."""
-        return time_of(self.message.expires_at)
+        return self._last_used_at or self.created_at
 
     @property
     def snapshots(self) -> dict[str, int]:
@@ -82,14 +66,13 @@ class Query:
 
     def renew(self, ttl_s: int = 0) -> datetime:
         """Extend the lease; return when it expires, never earlier than before."""
-        request = v1.RenewQueryRequest(query_id=self.id, ttl_seconds=ttl_s)
-        response = self._calls.call(request, v1.RenewQueryResponse)
+        response = self._calls.rpc("RenewQuery", query_id=self.id, ttl_seconds=ttl_s)
         self.message.expires_at.CopyFrom(response.expires_at)
         return self.expires_at
 
     def end(self, *, commit: bool = True) -> None:
         """End the query and release its snapshots."""
-        self._calls.call(v1.EndQueryRequest(query_id=self.id, commit=commit), v1.EndQueryResponse)
+        self._calls.rpc("EndQuery", query_id=self.id, commit=commit)
 
     def scan(
         self,
@@ -134,9 +117,7 @@ class Queries(Area):
 
     def __call__(self, *, page_size: int | None = None) -> Listing[Query]:
         """List the active queries and transactions of the caller; for administrators, those of the account."""
-        return listing_of(
-            self._calls, "ListQueries", "queries", lambda: ({}, lambda message: Query(message, self._calls)), page_size
-        )
+        return listing_of(self._calls, "ListQueries", "queries", lambda message: Query(message, self._calls), page_size)
 
     def begin(
         self,
@@ -186,20 +167,12 @@ class Transaction:
     message: v1.Transaction
     _calls: Calls
 
-    @property
-    def id(self) -> str:
-        """The id, which only the caller who began the transaction can use."""
-        return self.message.transaction_id
-
-    @property
-    def state(self) -> str:
-        """`open`, `committed`, `aborted` or `expired`, as of the last call."""
-        return v1.TransactionState.Name(self.message.state).removeprefix("TX_").lower()
-
-    @property
-    def expires_at(self) -> datetime:
-        """The time when the transaction expires, unless it is committed."""
-        return time_of(self.message.expires_at)
+    id = Attribute[str]("transaction_id")
+    """The id, which only the caller who began the transaction can use."""
+    state = Attribute[str]()
+    """`open`, `committed`, `aborted` or `expired`, as of the last call."""
+    expires_at = Attribute[datetime]()
+    """The time when the transaction expires, unless it is committed."""
 
     @property
     def snapshots(self) -> dict[str, int]:
@@ -297,7 +270,7 @@ class Transactions(Area):
             self._calls,
             "ListTransactions",
             "transactions",
-            lambda: ({}, lambda message: Transaction(message, self._calls)),
+            lambda message: Transaction(message, self._calls),
             page_size,
         )
 

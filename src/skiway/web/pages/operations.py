@@ -4,8 +4,8 @@ and settings.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import yaml
 from skiway.client.metastore import Connector, Job, Pipeline, PlannedTable, Query
 from skiway.errors import InvalidArgument, SkiwayError
 from skiway.foundation.resources import Resource
+from skiway.presentation.tables import picked
 from skiway.web.pages.overview import events_data
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, Visit, system_rows
@@ -87,58 +88,32 @@ def settings(visit: Visit) -> Page:
 
 def job_data(job: Job, names: dict[Any, str] | None = None) -> dict[str, Any]:
     """A job as pages show it. `names` are those of connectors and pipelines, by their ids."""
+    known = names or {}
     return {
-        "id": job.id,
-        "state": job.state,
-        "phase": job.phase,
-        "connector": (names or {}).get(job.message.connector_id.id, ""),
-        "pipeline": (names or {}).get(job.message.pipeline.pipeline_id.id, ""),
-        "created_at": job.created_at,
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
-        "is_over": job.is_over,
-        "done": job.fraction_done,
-        "tables_done": job.tables_done,
-        "tables_total": job.tables_total,
-        "files_done": job.files_done,
-        "files_total": job.files_total,
-        "rows_done": job.rows_done,
-        "rows_total": job.rows_total,
-        "bytes_done": job.bytes_done,
-        "bytes_total": job.bytes_total,
+        **picked(
+            job, "id", "state", "phase", "created_at", "started_at", "finished_at", "is_over", "done=fraction_done"
+        ),
+        **picked(job, "tables_done", "tables_total", "files_done", "files_total", "rows_done", "rows_total"),
+        **picked(job, "bytes_done", "bytes_total", "spark_ui", "tables_now", "errors", "damage"),
+        "connector": known.get(job.message.connector_id.id, ""),
+        "pipeline": known.get(job.message.pipeline.pipeline_id.id, ""),
         "remaining_seconds": None if job.remaining is None else round(job.remaining.total_seconds()),
-        "spark_ui": job.spark_ui,
-        "tables_now": job.tables_now,
-        "errors": job.errors,
         "message": job.message.message,
-        "damage": job.damage,
     }
 
 
 def _connector(connector: Connector) -> dict[str, Any]:
+    policy = connector.message.policy
     return {
-        "name": connector.name,
-        "kind": connector.kind,
-        "uri": connector.uri,
-        "is_paused": connector.is_paused,
+        **picked(connector, "name", "kind", "uri", "is_paused", "damage"),
         "comment": connector.description or "",
-        "schedule": connector.message.policy.interval.ToTimedelta().total_seconds()
-        if connector.message.policy.HasField("interval")
-        else None,
-        "damage": connector.damage,
+        "schedule": policy.interval.ToTimedelta().total_seconds() if policy.HasField("interval") else None,
     }
 
 
 def _query(query: Query) -> dict[str, Any]:
-    return {
-        "id": query.id,
-        "state": query.state,
-        "kind": query.kind,
-        "caller": query.caller,
-        "created_at": query.created_at,
-        "expires_at": query.expires_at,
-        "tables": len(query.snapshots),
-    }
+    facts = picked(query, "id", "state", "kind", "caller", "created_at", "expires_at")
+    return {**facts, "tables": len(query.snapshots)}
 
 
 RECENT_JOBS: Final = 200
@@ -193,13 +168,7 @@ def layers(reads: Mapping[str, Sequence[str]]) -> list[list[str]]:
 
 
 def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
-    return {
-        "name": pipeline.name,
-        "owner": pipeline.owner,
-        "files": list(pipeline.files),
-        "updated_at": pipeline.updated_at,
-        "damage": pipeline.damage,
-    }
+    return {**picked(pipeline, "name", "owner", "updated_at", "damage"), "files": list(pipeline.files)}
 
 
 def _catalog(pipeline: Pipeline) -> str:
@@ -209,16 +178,9 @@ def _catalog(pipeline: Pipeline) -> str:
 
 def table_data(planned: PlannedTable, catalog: str) -> dict[str, Any]:
     """A table as the page shows it, with a link to its own page once it exists."""
-    return {
-        "table": planned.table,
-        "link": path_to("tables", catalog, *planned.table.split(".")) if planned.last_action else "",
-        "action": planned.action,
-        "reason": planned.reason,
-        "reads": planned.reads,
-        "last_action": planned.last_action,
-        "refreshed_at": planned.refreshed_at,
-        "columns": {column: list(sources) for column, sources in planned.columns.items()},
-    }
+    link = path_to("tables", catalog, *planned.table.split(".")) if planned.last_action else ""
+    facts = picked(planned, "table", "action", "reason", "reads", "last_action", "refreshed_at")
+    return {**facts, "link": link, "columns": {column: list(sources) for column, sources in planned.columns.items()}}
 
 
 MAX_WEBHOOKS: Final = 50
@@ -257,15 +219,8 @@ MAX_RECORDS: Final = 200
 def accounts(visit: Visit) -> Page:
     """The accounts that the visitor may see: all of them for operators, otherwise the own one."""
     found = [
-        {
-            "name": each.name,
-            "id": str(each.id),
-            "comment": each.description or "",
-            "tags": dict(each.tags),
-            "created_at": each.created_at if not each.damage else None,
-            "damage": each.damage,
-        }
-        for each in visit.lake.accounts()
+        {**picked(account, "name", "id", "tags", "created_at", "damage"), "comment": account.description or ""}
+        for account in visit.lake.accounts()
     ]
     return Page("accounts.html", "Accounts", {"accounts": found})
 
@@ -290,28 +245,19 @@ def audit(visit: Visit) -> Page:
 def access(visit: Visit) -> Page:
     """All grants of the account, with the names of their objects where the visitor may see them."""
     grants = list(visit.lake.grants())
-    known = visit.lake.search.with_ids(str(each.object_id) for each in grants)
-    found = [
-        {**_record(each), "path": list(on.path) if (on := known.get(str(each.object_id))) else []} for each in grants
-    ]
-    return Page("access.html", "Grants", {"grants": found})
+    known = visit.lake.search.with_ids(str(grant.object_id) for grant in grants)
+    paths = [list(on.path) if (on := known.get(str(grant.object_id))) else [] for grant in grants]
+    data = [{**asdict(grant), "path": path} for grant, path in zip(grants, paths, strict=True)]
+    return Page("access.html", "Grants", {"grants": data})
 
 
 def policies(visit: Visit) -> Page:
     """All policies of the account."""
-    found = [_record(each) for each in visit.lake.policies()]
-    return Page("policies.html", "Policies", {"policies": found})
+    return Page("policies.html", "Policies", {"policies": list(map(asdict, visit.lake.policies()))})
 
 
 def plain(visit: Visit, *, resource: Resource) -> Page:
     """All resources of a kind without code of its own."""
-    records = list(getattr(visit.lake, resource.plural)())
-    rows = [{column: getattr(record, column) for column in (*resource.columns, "damage")} for record in records]
+    rows = [picked(record, *resource.columns, "damage") for record in getattr(visit.lake, resource.plural)()]
     data = {"kind": resource.name, "plural": resource.plural, "columns": resource.columns, "rows": rows}
     return Page("plain.html", resource.plural.title(), data)
-
-
-def _record(value: Any) -> dict[str, Any]:
-    return {
-        field.name: getattr(value, field.name) for field in dataclasses.fields(value) if not field.name.startswith("_")
-    }

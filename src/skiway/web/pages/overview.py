@@ -11,7 +11,7 @@ from typing import Any, Final
 from skiway import __version__
 from skiway.client.metastore import Event, LakeObject, Rule
 from skiway.errors import NotFound, PermissionDenied
-from skiway.presentation.tables import row_count
+from skiway.presentation.tables import picked, row_count
 from skiway.web.visits import WAIT_S, Page, Visit, incomplete_data, optional
 
 MAX_FAILING: Final = 20
@@ -19,30 +19,23 @@ MAX_FAILING: Final = 20
 
 def rule_data(rule: Rule) -> dict[str, Any]:
     """A rule and its newest result."""
-    result = rule.result
+    names, result = ("status", "method", "observed", "message"), rule.result
+    newest = picked(result, *names) if result else {**dict.fromkeys(names, ""), "status": "unknown"}
     return {
-        "name": rule.name,
-        "kind": rule.kind,
-        "severity": rule.severity,
+        **picked(rule, "name", "kind", "severity"),
         "description": rule.description or rule.damage,
-        "status": "unknown" if result is None else result.status,
-        "method": "" if result is None else result.method,
-        "observed": "" if result is None else result.observed,
-        "message": "" if result is None else result.message,
-        "checked_at": None if result is None else result.checked_at,
+        **newest,
+        "checked_at": result.checked_at if result else None,
     }
 
 
 def failing_rules(visit: Visit) -> list[dict[str, Any]]:
     """The first rules that failed, with the paths of their tables."""
-    failed = [
-        each for each in visit.lake.rules(page_size=1000) if each.result is not None and each.result.status == "failed"
-    ]
-    known = visit.lake.search.with_ids(str(each.table_id) for each in failed[:MAX_FAILING])
+    rules = (rule for rule in visit.lake.rules(page_size=1000) if rule.result and rule.result.status == "failed")
+    failed = list(islice(rules, MAX_FAILING))
+    known = visit.lake.search.with_ids(str(rule.table_id) for rule in failed)
     return [
-        {**rule_data(each), "path": list(known[str(each.table_id)].path)}
-        for each in failed[:MAX_FAILING]
-        if str(each.table_id) in known
+        {**rule_data(rule), "path": known[str(rule.table_id)].path} for rule in failed if str(rule.table_id) in known
     ]
 
 
@@ -80,18 +73,15 @@ def _summary(visit: Visit) -> dict[str, Any]:
         "formats": [
             {"format": name, "tables": tables, "size_bytes": size_bytes} for name, tables, size_bytes in found.formats
         ],
-        "largest": [
-            {
-                "path": list(each.path),
-                "format": each.format,
-                "rows": row_count(each.rows, is_bound=each.rows_are_bound),
-                "rows_are_bound": each.rows_are_bound,
-                "size_bytes": each.size_bytes,
-            }
-            for each in found.largest
-        ],
+        "largest": [_object(each, "size_bytes") for each in found.largest],
         "incomplete": incomplete_data(found.incomplete),
     }
+
+
+def _object(found: LakeObject, *names: str) -> dict[str, Any]:
+    """An object of the lake with its size, and more of its attributes."""
+    rows = row_count(found.rows, is_bound=found.rows_are_bound)
+    return {**picked(found, "path", "format", "rows_are_bound", *names), "rows": rows}
 
 
 def _changes(visit: Visit) -> list[dict[str, Any]]:
@@ -113,14 +103,10 @@ def events_data(visit: Visit, events: Iterable[Event]) -> list[dict[str, Any]]:
 
 def _event(event: Event, of: LakeObject | None) -> dict[str, Any]:
     return {
-        "sequence": event.sequence,
-        "at": event.occurred_at,
-        "kind": event.kind,
-        "action": event.action,
+        **picked(event, "sequence", "at=occurred_at", "kind", "action", "snapshot_id"),
         "name": event.name or (of.name if of else ""),
         "page": of.kind if of else "",
-        "path": list(of.path) if of else [],
-        "snapshot_id": event.snapshot_id,
+        "path": of.path if of else (),
     }
 
 
@@ -149,16 +135,7 @@ def search(visit: Visit) -> Page:
     text = visit.query.get("q", "").strip()[:200]
     found = visit.lake.search(text, limit=MAX_HITS, wait_s=WAIT_S)
     results = [
-        {
-            "kind": each.object.kind,
-            "path": list(each.object.path),
-            "where": each.found_in,
-            "comment": each.object.comment[:200],
-            "rows": row_count(each.object.rows, is_bound=each.object.rows_are_bound),
-            "rows_are_bound": each.object.rows_are_bound,
-            "format": each.object.format,
-        }
-        for each in found
+        {**_object(hit.object, "kind"), "where": hit.found_in, "comment": hit.object.comment[:200]} for hit in found
     ]
     data = {"q": text, "results": results, "incomplete": incomplete_data(found.incomplete)}
     return Page("search.html", f"Search: {text}" if text else "Search", data)
@@ -184,17 +161,8 @@ def catalog(visit: Visit) -> Page:
         "comment": here.object.comment if here.object else "",
         "namespaces": [{"path": list(below), "tables": tables} for below, _, tables in here.containers],
         "members": [
-            {
-                "kind": each.kind,
-                "path": list(each.path),
-                "format": each.format,
-                "rows": row_count(each.rows, is_bound=each.rows_are_bound),
-                "rows_are_bound": each.rows_are_bound,
-                "size_bytes": each.size_bytes,
-                "problem": each.problem,
-                "comment": each.comment[:200],
-            }
-            for each in members.objects
+            {**_object(member, "kind", "size_bytes", "problem"), "comment": member.comment[:200]}
+            for member in members.objects
         ],
         "total": members.total,
         "page": number,
@@ -209,14 +177,8 @@ def view(visit: Visit) -> Page:
     if len(visit.names) < 3:
         raise NotFound("the address of a view names a catalog, a namespace and the view", key="page.unknown")
     found = visit.lake.views.get(visit.names)
-    data = {
-        "path": list(visit.names),
-        "comment": found.description or "",
-        "rights": found.rights,
-        "dialects": dict(found.sql),
-        "created_at": found.created_at,
-        "updated_at": found.updated_at,
-    }
+    facts = picked(found, "rights", "dialects=sql", "created_at", "updated_at")
+    data = {"path": list(visit.names), "comment": found.description or "", **facts}
     return Page("view.html", ".".join(visit.names), data)
 
 

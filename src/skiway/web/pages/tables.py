@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC
 from itertools import islice
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from skiway.airport.wire.duckdb_sql import attach_statement, identifier, secret_
 from skiway.client import Predicate, col
 from skiway.client.metastore import Snapshot, Table, dotted
 from skiway.client.metastore.jobs import MaintenancePlan, clean_task, expire_task, optimize_task
+from skiway.client.metastore.resources import value_of
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.resources import namespace_path
 from skiway.model import v1
@@ -24,6 +24,7 @@ from skiway.presentation.tables import (
     health_data,
     nested_fields,
     numeric_position,
+    picked,
     profile_facts,
     row_count,
     top_level,
@@ -33,68 +34,12 @@ from skiway.web.pages.overview import rule_data
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, TablePath, Visit, optional
 
-
-def snippets(visit: Visit) -> list[dict[str, Any]]:
-    """The snippets for the table in the path of a visit."""
-    path = visit.table_path()
-    catalog, schema, table = path.catalog, path.schema, path.name
-    location = visit.clients.location()
-    needs_token = bool(visit.visitor.token)
-    name = ".".join(map(identifier, (catalog, schema, table)))
-    secret = [secret_statement(location, None)] if needs_token else []
-    duckdb = ["INSTALL airport FROM community;", "LOAD airport;", *secret, attach_statement(catalog, location)]
-    token = ', token="<your token>"' if needs_token else ""
-    rest = f"{visit.origin}/iceberg"
-    properties = {"type": "rest", "uri": rest, "warehouse": catalog} | (
-        {"token": "<your token>"} if needs_token else {}
-    )
-    spark = [
-        f"spark.sql.catalog.{catalog}=org.apache.iceberg.spark.SparkCatalog",
-        *(f"spark.sql.catalog.{catalog}.{key}={value}" for key, value in properties.items()),
-    ]
-    return [
-        {"tool": "DuckDB", "language": "sql", "text": "\n".join([*duckdb, f"FROM {name} LIMIT 10;"])},
-        {
-            "tool": "PyIceberg",
-            "language": "python",
-            "text": "from pyiceberg.catalog import load_catalog\n\n"
-            f"catalog = load_catalog({json.dumps(catalog)}, **{json.dumps(properties)})\n"
-            f"catalog.load_table({json.dumps(visit.names[1:])}).scan(limit=10).to_arrow()",
-        },
-        {"tool": "Spark", "language": "properties", "text": "\n".join(spark)},
-        {
-            "tool": "Python",
-            "language": "python",
-            "text": "from skiway.client import AirportClient\n\n"
-            f"with AirportClient({json.dumps(location)}, {json.dumps(catalog)}{token}) as lake:\n"
-            f"    rows = lake.scan(({json.dumps(schema)}, {json.dumps(table)}), limit=10).read_all()",
-        },
-    ]
-
-
 MAX_PLANNED: Final = 500
 TASKS: Final[Mapping[str, Callable[[], v1.MaintenanceTask]]] = {
     "optimize": optimize_task,
     "expire": expire_task,
     "clean": clean_task,
 }
-
-
-def upkeep_data(visit: Visit, table: Table, *, is_managed: bool) -> dict[str, Any]:
-    """The health of a table now. The parameter `plan` asks for a dry run of an action, and `job` for the state of a job."""
-    if not is_managed:
-        reason = "This table is a mirror: it is maintained in its source."
-        return {"figures": None, "sizes": [], "decisions": [], "plan": None, "job": None, "reason": reason}
-    health, reason = optional(lambda: visit.lake.maintenance.health(table))
-    action = visit.query.get("plan", "")
-    plan, no_plan = optional(lambda: _plan(visit, table, action)) if action else (None, "")
-    job, no_job = optional(lambda: _job(visit, table)) if "job" in visit.query else (None, "")
-    return {
-        **({"figures": None, "sizes": [], "decisions": []} if health is None else health_data(health)),
-        "plan": plan,
-        "job": job,
-        "reason": reason or no_plan or no_job,
-    }
 
 
 def maintain(visit: Visit) -> Redirect:
@@ -113,14 +58,7 @@ def _task(action: str) -> v1.MaintenanceTask:
 def _job(visit: Visit, table: Table) -> dict[str, Any]:
     """A job of the table. Whoever may read the table may see it, unlike other jobs."""
     job = visit.lake.maintenance.get(table, visit.query["job"])
-    action = job.message.maintenance.WhichOneof("task")
-    return {
-        "id": job.id,
-        "action": action,
-        "state": job.state,
-        "is_over": job.is_over,
-        "message": job.message.message,
-    }
+    return {**picked(job, "id", "state", "is_over", "action=phase"), "message": job.message.message}
 
 
 def _plan(visit: Visit, table: Table, action: str) -> dict[str, Any]:
@@ -128,12 +66,10 @@ def _plan(visit: Visit, table: Table, action: str) -> dict[str, Any]:
     return {
         "action": action,
         "refs": found.refs,
-        "snapshots": [
-            {"id": each.snapshot_id, "expires": each.expires, "reason": each.reason} for each in found.snapshots
-        ][:MAX_PLANNED],
+        "snapshots": [picked(each, "id=snapshot_id", "expires", "reason") for each in found.snapshots[:MAX_PLANNED]],
         "files": [
-            {"path": each.location, "size_bytes": each.size_bytes, "group": each.group or None, "reason": each.reason}
-            for each in found.files[:MAX_PLANNED]
+            {**picked(file, "path=location", "size_bytes", "reason"), "group": file.group or None}
+            for file in found.files[:MAX_PLANNED]
         ],
         "file_count": len(found.files),
         "size_bytes": sum(each.size_bytes for each in found.files),
@@ -146,20 +82,6 @@ MAX_FILES: Final = 500
 MAX_PLANS: Final = 50
 MAX_PROFILES: Final = 50
 ROWS: Final = 50
-DATA: Final = {
-    "columns": "columns",
-    "rows": "preview",
-    "snapshots": "history",
-    "statistics": "statistics",
-    "files": "layout",
-    "lineage": "lineage",
-    "plans": "scans",
-    "quality": "quality",
-    "health": "health",
-    "access": "access",
-    "connect": "connect",
-}
-"""The name of what each tab shows, in the data of the page."""
 MAX_ROWS: Final = 1000
 
 
@@ -169,30 +91,24 @@ def table(visit: Visit) -> Page:
     tab = visit.query.get("tab", "columns")
     if tab not in TABS:
         raise NotFound(f"tables have no tab {tab[:40]!r}: choose {', '.join(TABS)}", key="page.unknown")
+    name, read = TABS[tab]
     found = visit.lake.tables.get(visit.names, at=visit.at)
     record = TableRecord.of(found, _connectors(visit, found), name=dotted((*visit.names[:-1], found.name)))
     stats, damage = (None, "") if visit.at is None else optional(lambda: visit.lake.statistics.find(found, visit.at))
     data = {
         "path": list(visit.names),
-        "name": record.name,
-        "format": record.format,
-        "origin": record.origin,
+        **picked(record, "name", "format", "origin", "location", "properties", "created_at", "updated_at", "problem"),
         "comment": record.description or "",
-        "location": record.location,
-        "properties": record.properties,
         "rows": row_count(stats.row_count, is_bound=stats.row_count_is_bound) if stats else record.rows,
         "rows_are_bound": stats.row_count_is_bound if stats else record.rows_are_bound,
         "data_files": stats.data_file_count if stats else record.data_files,
         "size_bytes": stats.total_size_bytes if stats else record.size_bytes,
         "snapshot_id": stats.snapshot_id if stats else record.snapshot_id,
         "at": visit.at,
-        "created_at": record.created_at,
-        "updated_at": record.updated_at,
         "damage": record.damage or damage,
-        "problem": record.problem,
         "tab": tab,
         "tabs": list(TABS),
-        DATA[tab]: TABS[tab](visit, found, record),
+        name: read(visit, found, record),
     }
     return Page("table.html", record.name, data)
 
@@ -261,20 +177,23 @@ def _snapshots(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any
     }
 
 
+CHANGED: Final = {
+    "added_rows": "added-records",
+    "deleted_rows": "deleted-records",
+    "added_files": "added-data-files",
+    "deleted_files": "deleted-data-files",
+}
+"""The figures of a snapshot, by their keys in its summary."""
+
+
 def _snapshot(snapshot: Snapshot, current: int | None) -> dict[str, Any]:
     summary = snapshot.summary
     return {
-        "id": snapshot.id,
-        "parent_id": snapshot.parent_id,
+        **picked(snapshot, "id", "parent_id", "summary", "damage"),
         "at": snapshot.created_at or snapshot.ingested_at,
         "is_current": snapshot.id == current,
         "operation": summary.get("operation", ""),
-        "added_rows": _number(summary, "added-records"),
-        "deleted_rows": _number(summary, "deleted-records"),
-        "added_files": _number(summary, "added-data-files"),
-        "deleted_files": _number(summary, "deleted-data-files"),
-        "summary": dict(summary),
-        "damage": snapshot.damage,
+        **{key: _number(summary, figure) for key, figure in CHANGED.items()},
     }
 
 
@@ -288,20 +207,9 @@ def _figure(snapshot: Snapshot, key: str) -> dict[str, Any]:
 
 
 def _files(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    files = list(islice(visit.lake.statistics.files(found, visit.at, page_size=MAX_FILES), MAX_FILES))
-    return {
-        "files": [
-            {
-                "path": each.file_path,
-                "format": each.file_format,
-                "rows": each.row_count,
-                "size_bytes": each.size_bytes,
-                "partition": each.partition_data_json,
-            }
-            for each in files
-        ],
-        "limit": MAX_FILES,
-    }
+    files = islice(visit.lake.statistics.files(found, visit.at, page_size=MAX_FILES), MAX_FILES)
+    names = ("path=file_path", "format=file_format", "rows=row_count", "size_bytes", "partition=partition_data_json")
+    return {"files": [picked(file, *names) for file in files], "limit": MAX_FILES}
 
 
 def _lineage(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
@@ -332,9 +240,7 @@ def _is(path: TablePath) -> Predicate:
 def _edge(path: tuple[str, ...], row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "path": list(path),
-        "writes": row["writes"],
-        "first_day": row["first_day"],
-        "last_day": row["last_day"],
+        **{key: row[key] for key in ("writes", "first_day", "last_day")},
         "columns": [{"column": column, "sources": sources} for column, sources in row["columns"] or ()],
     }
 
@@ -351,29 +257,74 @@ def _quality(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     return {"rules": [rule_data(each) for each in visit.lake.rules(found)]}
 
 
-def _health(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
-    return upkeep_data(visit, found, is_managed=record.origin == "managed")
+def _health(visit: Visit, table: Table, record: TableRecord) -> dict[str, Any]:
+    """The health of a table now. The parameter `plan` asks for a dry run of an action, and `job` for the state of a job."""
+    if record.origin != "managed":
+        reason = "This table is a mirror: it is maintained in its source."
+        return {"figures": None, "sizes": [], "decisions": [], "plan": None, "job": None, "reason": reason}
+    health, reason = optional(lambda: visit.lake.maintenance.health(table))
+    action = visit.query.get("plan", "")
+    plan, no_plan = optional(lambda: _plan(visit, table, action)) if action else (None, "")
+    job, no_job = optional(lambda: _job(visit, table)) if "job" in visit.query else (None, "")
+    return {
+        **({"figures": None, "sizes": [], "decisions": []} if health is None else health_data(health)),
+        "plan": plan,
+        "job": job,
+        "reason": reason or no_plan or no_job,
+    }
 
 
 def _access(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
     grants, why = optional(
-        lambda: [
-            {"grantee": each.grantee, "privilege": each.privilege, "created_at": each.created_at}
-            for each in visit.lake.grants(found)
-        ]
+        lambda: [picked(grant, "grantee", "privilege", "created_at") for grant in visit.lake.grants(found)]
     )
     policies, why_not = optional(
         lambda: [
-            {"name": each.name, "row_filter": each.row_filter, "mask": each.mask, "subjects": list(each.subjects)}
-            for each in visit.lake.policies()
-            if not each.objects or any(str(one) == str(found.id) for _, one in each.objects)
+            picked(policy, "name", "row_filter", "mask", "subjects")
+            for policy in visit.lake.policies()
+            if not policy.objects or found.id in (object_id for _, object_id in policy.objects)
         ]
     )
     return {"grants": grants, "no_grants": why, "policies": policies, "no_policies": why_not}
 
 
 def _connect(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    return {"snippets": snippets(visit)}
+    """Snippets to copy, which read the table."""
+    path = visit.table_path()
+    catalog, schema, table = path.catalog, path.schema, path.name
+    location = visit.clients.location()
+    needs_token = bool(visit.visitor.token)
+    name = ".".join(map(identifier, (catalog, schema, table)))
+    secret = [secret_statement(location, None)] if needs_token else []
+    duckdb = ["INSTALL airport FROM community;", "LOAD airport;", *secret, attach_statement(catalog, location)]
+    token = ', token="<your token>"' if needs_token else ""
+    rest = f"{visit.origin}/iceberg"
+    properties = {"type": "rest", "uri": rest, "warehouse": catalog} | (
+        {"token": "<your token>"} if needs_token else {}
+    )
+    spark = [
+        f"spark.sql.catalog.{catalog}=org.apache.iceberg.spark.SparkCatalog",
+        *(f"spark.sql.catalog.{catalog}.{key}={value}" for key, value in properties.items()),
+    ]
+    snippets = [
+        {"tool": "DuckDB", "language": "sql", "text": "\n".join([*duckdb, f"FROM {name} LIMIT 10;"])},
+        {
+            "tool": "PyIceberg",
+            "language": "python",
+            "text": "from pyiceberg.catalog import load_catalog\n\n"
+            f"catalog = load_catalog({json.dumps(catalog)}, **{json.dumps(properties)})\n"
+            f"catalog.load_table({json.dumps(visit.names[1:])}).scan(limit=10).to_arrow()",
+        },
+        {"tool": "Spark", "language": "properties", "text": "\n".join(spark)},
+        {
+            "tool": "Python",
+            "language": "python",
+            "text": "from skiway.client import AirportClient\n\n"
+            f"with AirportClient({json.dumps(location)}, {json.dumps(catalog)}{token}) as lake:\n"
+            f"    rows = lake.scan(({json.dumps(schema)}, {json.dumps(table)}), limit=10).read_all()",
+        },
+    ]
+    return {"snippets": snippets}
 
 
 def _statistics(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
@@ -394,33 +345,29 @@ def _statistics(visit: Visit, found: Table, record: TableRecord) -> dict[str, An
 def _in_snapshot(snapshot: v1.ProfiledSnapshot, profile: ColumnProfile) -> dict[str, Any]:
     median = profile.quantiles.get("0.5")
     return {
-        "snapshot_id": snapshot.snapshot_id,
-        "at": snapshot.created_at.ToDatetime(UTC) if snapshot.HasField("created_at") else None,
-        "profiled_at": snapshot.profiled_at.ToDatetime(UTC),
+        **picked(snapshot, "snapshot_id", "rows_are_bound=row_count_is_bound"),
+        "at": value_of(snapshot, "created_at"),
+        "profiled_at": value_of(snapshot, "profiled_at"),
         "rows": row_count(snapshot.row_count, is_bound=snapshot.row_count_is_bound),
-        "rows_are_bound": snapshot.row_count_is_bound,
-        "null_share": profile.null_share,
         "distinct": profile.distinct.value if profile.distinct else None,
-        "min": profile.min,
         "median": median,
         "median_position": None if median is None else numeric_position(median),
-        "max": profile.max,
-        "quantiles": profile.quantiles,
+        **picked(profile, "null_share", "min", "max", "quantiles", "values"),
         "top_values": top_values_data(profile),
-        "values": profile.values,
     }
 
 
-TABS: Final[Mapping[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]] = {
-    "columns": _columns,
-    "rows": _rows,
-    "snapshots": _snapshots,
-    "statistics": _statistics,
-    "files": _files,
-    "lineage": _lineage,
-    "plans": _plans,
-    "quality": _quality,
-    "health": _health,
-    "access": _access,
-    "connect": _connect,
+TABS: Final[Mapping[str, tuple[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]]] = {
+    "columns": ("columns", _columns),
+    "rows": ("preview", _rows),
+    "snapshots": ("history", _snapshots),
+    "statistics": ("statistics", _statistics),
+    "files": ("layout", _files),
+    "lineage": ("lineage", _lineage),
+    "plans": ("scans", _plans),
+    "quality": ("quality", _quality),
+    "health": ("health", _health),
+    "access": ("access", _access),
+    "connect": ("connect", _connect),
 }
+"""The tabs: the name of what each shows in the data of the page, and what returns it."""
