@@ -98,7 +98,7 @@ def row_ids(db: AirportClient) -> list[int]:
 
 
 def function_info(db: AirportClient) -> Any:
-    return calls(db)._catalog_action("table_function_flight_info", b"\x80")
+    return calls(db).catalog_action("table_function_flight_info", b"\x80")
 
 
 def command(db: AirportClient) -> Any:

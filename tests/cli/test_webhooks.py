@@ -63,7 +63,11 @@ def test_event_arrives_signed_and_the_secret_is_not_shown(run: Run, endpoint: En
     ("arguments", "code", "message"),
     [
         (("create", "w", "http://127.0.0.1:9/", "--event", "*"), 2, "give the secret that signs requests"),
-        (("create", "w", "http://127.0.0.1:9/", "--event", "*", "--secret-env", "NOT_SET"), 1, "NOT_SET is not set"),
+        (
+            ("create", "w", "http://127.0.0.1:9/", "--event", "*", "--secret-env", "NOT_SET"),
+            1,
+            "$NOT_SET, which is not set",
+        ),
         (("create", "w", "http://169.254.169.254/", "--event", "*", "FILE"), 1, "link-local addresses are never"),
         (("create", "w", "nowhere", "--event", "*", "FILE"), 1, "give a URL such as"),
         (("create", "w", "http://127.0.0.1:9/", "--event", "rules.failed", "FILE"), 1, "kinds are account"),

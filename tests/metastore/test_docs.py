@@ -75,6 +75,7 @@ def _calls(module):
     tree = ast.parse(inspect.getsource(module))
     targets = (target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets)
     names = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    names |= {ast.unparse(node.target) for node in tree.body if isinstance(node, ast.AnnAssign)}
     names |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     return {name for name in names & vars(module).keys() if name.islower() and not name.startswith("_")}
 

@@ -53,7 +53,7 @@ def test_shorter_examples_run(server_with_worker: RpcServer, tmp_path, capsys):
     with Metastore(server_with_worker.address, token="everybody") as lake:
         lake.connectors.create("files", kind="parquet", uri=str(tmp_path), catalog="lake", namespace="raw")
         exec(watching, {"lake": lake})
-        assert capsys.readouterr().out.splitlines()[-1] == "succeeded statistics 1/1 [] 0/0"
+        assert capsys.readouterr().out.splitlines()[-1] == "succeeded statistics 1/1 () 0/0"
         exec(policy, {"lake": lake, "v1": v1})
         stored = lake.connectors.get("files").message.policy
         assert (stored.enabled, stored.max_parallel, stored.interval.seconds) == (True, 4, 3600)

@@ -58,7 +58,7 @@ def test_job_can_be_watched(lake: Metastore, tmp_path: Path):
     assert {name for each in during for name in each.tables_now} <= {*guests, "people"}
     assert any(each.files_total and each.files_done < each.files_total for each in during)
     last = seen[-1]
-    assert (last.tables_done, last.tables_total, last.tables_now) == (8, 8, [])
+    assert (last.tables_done, last.tables_total, last.tables_now) == (8, 8, ())
     assert (last.files_done, last.files_total, last.fraction_done) == (10, 10, 1.0)
     assert tables(lake, "watched") == [*guests, "people"]
 

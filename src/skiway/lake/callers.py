@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from copy import copy
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from threading import Lock
@@ -259,9 +260,9 @@ class Callers:
         """Equal for calls that, in the same state of the store, may see the same: grants and policies are stored."""
         call = _acting.get() or _call.get()
         if call is None or call.decision is None:
-            return self.principal, None
+            return _lasting(self.principal), None
         if call.rights is None:  # asked for several times in a call
-            call.rights = _shared_rights(_principal(call), call.decision.by_roles)
+            call.rights = _shared_rights(_lasting(_principal(call)), call.decision.by_roles)
         return call.rights
 
     def _decision(self) -> AccessDecision | None:
@@ -273,6 +274,11 @@ class Callers:
 def _shared_rights(principal: Principal, by_roles: tuple[bool, ...]) -> Hashable:  # noqa: ARG001 - the key of the cache
     """The same object for equal arguments, as long as it is cached. To compare objects takes less time than principals."""
     return object()
+
+
+def _lasting(principal: Principal) -> Principal:
+    """The caller without the end of its token: tokens of one caller have the same rights."""
+    return replace(principal, expires_at=None)
 
 
 def _principal(call: Call | None) -> Principal:

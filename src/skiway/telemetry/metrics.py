@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Protocol, Self
 from skiway.config.metastore import StorageUsage
 from skiway.config.telemetry import Telemetry
 from skiway.errors import Internal
-from skiway.foundation.cache import CacheStats
 from skiway.telemetry import definitions
 from skiway.telemetry.definitions import BOUNDS, Distribution, Family, Metric, Observation, Point, Tags, prometheus_name
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as PrometheusMetric
+
+    from skiway.foundation.cache import CacheStats
 
 log = logging.getLogger(__name__)
 

@@ -30,6 +30,9 @@ from skiway.storage import FORMAT_VERSION, StoreFormat, Stores, open_stores
 NEW_KINDS: frozenset[str] = frozenset()
 """Kinds of records that were added after the archive was written."""
 
+REMOVED = {("skiway.v1.Webhook", "has_secret")}
+"""Fields that servers no longer need: a webhook without a `secret_id` has the secret that the store kept under its own id."""
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
@@ -50,6 +53,11 @@ def stores(home: Path) -> Iterator[Stores]:
 @pytest.fixture
 def content(home: Path) -> dict[str, Any]:
     written: dict[str, Any] = json.loads((home / "content.json").read_text())
+    for message, field in REMOVED:
+        del written["fields"][message][field]
+        kinds = [kind.noun for kind in KINDS if kind.message.DESCRIPTOR.full_name == message]
+        for record in (record for noun in kinds for record in written["records"][noun].values()):
+            del record[field]
     return written
 
 
@@ -79,7 +87,9 @@ def test_every_record_is_read(stores: Stores, content: dict[str, Any], migrated:
     for kind in KINDS:
         for key, written in content["records"].get(kind.noun, {}).items():
             records: Repository[Any] = Repository(stores, kind)
-            assert records.require(key, name=key).value == ParseDict(written, kind.message()), key
+            record = records.require(key, name=key).value
+            record.DiscardUnknownFields()  # of removed fields
+            assert record == ParseDict(written, kind.message()), key
     assert records_in(stores) == content["records"]
     assert (list(Checker(stores).defects()), damage(stores)) == ([], [])
 

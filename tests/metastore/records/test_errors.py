@@ -37,8 +37,17 @@ def raised_errors() -> Iterator[tuple[str, str, str, set[str]]]:
                     yield f"{file.name}:{node.lineno}", code, key, params
 
 
+EXPRESSIONS = {
+    "self.empty": ["column.stats.empty", "file.column.stats.empty"],
+    "f'{noun}.not_empty'": ["account.not_empty", "catalog.not_empty", "namespace.not_empty"],
+}
+"""The keys that some expressions can have."""
+
+
 def possible_keys(node: ast.expr) -> list[str]:
     """The possible keys of an expression; a computed part is the noun of a kind."""
+    if (text := ast.unparse(node)) in EXPRESSIONS:
+        return EXPRESSIONS[text]
     if isinstance(node, ast.Constant):
         return [str(node.value)]
     if isinstance(node, ast.JoinedStr):
@@ -46,7 +55,7 @@ def possible_keys(node: ast.expr) -> list[str]:
         return [pattern]
     if isinstance(node, ast.IfExp):
         return [*possible_keys(node.body), *possible_keys(node.orelse)]
-    return {"self.empty": ["column.stats.empty", "file.column.stats.empty"]}.get(ast.unparse(node), ["*"])
+    return ["*"]
 
 
 RAISED = [each for each in raised_errors() if each[1]]

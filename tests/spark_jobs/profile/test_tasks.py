@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -118,11 +119,15 @@ def test_parts_of_a_large_file_are_merged(spark: SparkSession, tmp_path: Path, m
         assert_alike(found, whole.in_process)
 
 
-def summarized_unless_last(file: FilePart, *arguments: Any, **named: Any) -> pa.RecordBatch:
-    """Ends the process that reads the file `last.parquet`."""
-    if file.path.endswith("last.parquet"):
-        os._exit(1)
-    return summarized(file, *arguments, **named)
+def summarized_unless_last() -> Callable[..., pa.RecordBatch]:
+    """A function that ends the process that reads the file `last.parquet`. Its code is sent to tasks, which cannot import this module."""
+
+    def run(file: FilePart, *arguments: Any, **named: Any) -> pa.RecordBatch:
+        if file.path.endswith("last.parquet"):
+            os._exit(1)
+        return summarized(file, *arguments, **named)
+
+    return run
 
 
 def test_file_that_ends_its_task_fails_alone(
@@ -130,7 +135,7 @@ def test_file_that_ends_its_task_fails_alone(
 ) -> None:
     _, last, _ = write(tmp_path / "t", *[pa.table({"n": [1, 2, 2]})] * 3)
     last = last.rename(last.with_name("last.parquet"))
-    monkeypatch.setattr(scans, "summarized", summarized_unless_last)
+    monkeypatch.setattr(scans, "summarized", summarized_unless_last())
     with opened(tmp_path) as (handle, snapshot):
         found = profiled(spark, handle, snapshot)
     assert found.filter(found["error"].is_valid())["path"].to_pylist() == [str(last)]

@@ -78,7 +78,8 @@ def _view(view: View) -> dict[str, Any]:
     message = view.message
     return {
         "name": str(view),
-        **picked(view, "id", "description", "sql"),
+        **picked(view, "id", "sql"),
+        "description": view.description or None,
         "columns": [f"{column.name} {column.logical_type}" for column in message.output_columns],
         "reads": [".".join([table.catalog, *table.path, table.name]) for table in message.base_relations],
         "rights": view.rights,

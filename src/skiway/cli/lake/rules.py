@@ -76,7 +76,7 @@ def create(
     call: Call,
     name: RuleName,
     table: TableName,
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"{', '.join(Kind)}.")],
+    of_kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(Kind)}.")],
     columns: Annotated[
         list[str], typer.Option("--column", metavar="NAME", help="A column; several for the key of unique.")
     ] = [],  # noqa: B006 - typer copies it
@@ -103,6 +103,7 @@ def create(
     A rule is checked after each profile of the table, and with `skiway rules check`. A rule of kind schema expects the columns
     that the table has now.
     """
+    kind = _kind(of_kind)
     counted = kind in (Kind.row_count, Kind.distinct_count)
     limits = {"min": least, "max": most}
     given: dict[str, Any] = {
@@ -238,3 +239,10 @@ def _records(call: Call, found: Iterable[Rule]) -> Iterable[dict[str, Any]]:
         if rule.table_id not in names:
             names[rule.table_id] = call.name_of("table", rule.table_id)
         yield _shown(call, rule, names[rule.table_id])
+
+
+def _kind(text: str) -> Kind:
+    try:
+        return Kind(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(Kind)}", param_hint="KIND") from None
