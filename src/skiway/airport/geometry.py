@@ -24,6 +24,19 @@ with extras.needed("geometry", "skiway.airport.geometry"):
     from shapely.errors import GEOSException, ShapelyError
     from shapely.geometry.base import BaseGeometry
 
+__all__ = [
+    "GEOMETRY_TYPES",
+    "check_geometries",
+    "crs_of",
+    "decode",
+    "encode",
+    "geometries",
+    "geometry_array",
+    "geometry_field",
+    "geometry_type",
+    "type_name",
+    "validate",
+]
 
 GEOMETRY_TYPES: Final = (
     "Point", "LineString", "Polygon", "MultiPoint", "MultiLineString", "MultiPolygon", "GeometryCollection",

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from skiway.client import AirportClient
     from skiway.testing.recordings import Recordings
 
+__all__ = [
+    "airport_catalog",
+    "airport_client",
+    "airport_connect",
+    "airport_recordings",
+    "airport_serve",
+    "airport_server",
+]
+
 
 @pytest.fixture
 def airport_catalog() -> Any:

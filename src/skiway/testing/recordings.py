@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skiway.airport.filters import Filter
 
+__all__ = ["Call", "Conversation", "RecordedFilter", "Recordings", "recordings"]
+
 
 @dataclass(frozen=True)
 class RecordedFilter:
