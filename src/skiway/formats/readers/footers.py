@@ -69,12 +69,19 @@ def read_footer(file: pa.NativeFile, path: str, files: Files) -> Footer | None:
 
     def parse() -> FileMetaData:
         try:
-            _check_chunks(read_struct(data)[0])
+            columns = _check_chunks(read_struct(data)[0])
         except (LookupError, ValueError, RecursionError, AttributeError, TypeError) as error:
             raise corrupt(path, f"its footer: {error!r}") from error
         end = len(data).to_bytes(4, "little") + _MAGIC
         with supported(path):
-            return read_metadata(pa.BufferReader(_MAGIC + data + end))
+            metadata = read_metadata(pa.BufferReader(_MAGIC + data + end))
+        schema = metadata.schema
+        levels = [
+            (one.max_repetition_level, one.max_definition_level) for one in map(schema.column, range(len(schema)))
+        ]
+        if levels != [(column.repetitions, column.definitions) for column in columns]:
+            raise corrupt(path, "its footer: numbers of the schema have other types than they should")
+        return metadata
 
     digest = hashlib.blake2b(data).digest()
     found = files.cached("parquet footer", digest, load=parse, size_of=lambda _: _PARSED * len(data))
@@ -91,8 +98,8 @@ def _footer_bytes(file: pa.NativeFile) -> bytes | None:
     return found
 
 
-def _check_chunks(footer: dict[int, Any]) -> None:
-    """Compare the column chunks of all row groups with the schema. The numbers are those of the fields in parquet.thrift."""
+def _check_chunks(footer: dict[int, Any]) -> list[_SchemaColumn]:
+    """Compare the column chunks of all row groups with the columns of the schema, and return these. Numbers are those of parquet.thrift."""
     columns = list(_schema_columns(footer[2]))
     for group in footer.get(4, ()):
         chunks = group[1]
@@ -102,6 +109,7 @@ def _check_chunks(footer: dict[int, Any]) -> None:
             raise ValueError(f"a row group has {len(chunks)} columns, the schema has {len(columns)}")
         for chunk, column in zip(chunks, columns, strict=True):
             _check_chunk(chunk.get(3, {}), column)
+    return columns
 
 
 def _check_chunk(chunk: dict[int, Any], column: _SchemaColumn) -> None:
