@@ -140,6 +140,9 @@ def _too_large(limit: int) -> LimitExceeded:
 
 M = TypeVar("M", bound=BaseModel)
 
+_ADDED_TYPES: Final = (b'"variant"', b'"geometry', b'"geography')
+"""Bodies with one of these are searched for types that PyIceberg lacks."""
+
 _LARGEST: Final = 2**63 - 1
 MAX_VALUES: Final = 200_000
 """How many values a body may have. More take seconds to decode, however small they are."""
@@ -195,14 +198,19 @@ def at_most(limit: int) -> BeforeValidator:
 def decoded(body: bytes, model: type[M], **given: Any) -> M:
     """Decode the body as `model`; `given` are defaults of fields that may be missing."""
     fields = {**given, **fields_of(body)}
+    if any(name in body for name in _ADDED_TYPES):
+        from skiway.formats.iceberg.added_types import with_types
+
+        fields = with_types(fields)
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         raise _refused(error) from None
     except Exception as error:
+        is_explained = type(error).__module__.startswith("pyiceberg.")
+        reason = str(error)[:200] if is_explained else f"{type(error).__name__} while decoding it"
         raise InvalidArgument(
-            f"the body is not a {model.__name__}: {type(error).__name__} while decoding it; compare it with the "
-            "specification of the Iceberg REST catalog",
+            f"the body is not a {model.__name__}: {reason}; compare it with the specification of the Iceberg REST catalog",
             key="body.invalid",
         ) from error
 
