@@ -8,10 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import IntegerType
 
 from formats.iceberg.test_version_3 import VARIANTS, with_variants
 from rest.rest_server import RestServer, opened
 from skiway.errors import Unsupported
+from skiway.formats.iceberg.changes.maintenance import CompactionRules, file_groups
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import managed, tables
 from skiway.storage import Stores
@@ -62,6 +64,36 @@ def test_new_table_has_the_types_that_were_sent(shop: RestServer, sent: str, sto
     assert shown(shop)["c"] == stored
     file = Path(answer.json()["metadata-location"].removeprefix("file://"))
     assert json.loads(file.read_text())["schemas"][0]["fields"][1]["type"] == stored
+
+
+@pytest.mark.parametrize(("sent", "stored"), SENT.items())
+def test_table_that_was_staged_has_the_types(shop: RestServer, sent: str, stored: str) -> None:
+    body = {"name": "t", "schema": schema(column(sent)), "properties": {"format-version": "3"}, "stage-create": True}
+    metadata = shop.call("POST", TABLES, body).json()["metadata"]
+    updates = [
+        {"action": "assign-uuid", "uuid": metadata["table-uuid"]},
+        {"action": "upgrade-format-version", "format-version": 3},
+        {"action": "add-schema", "schema": metadata["schemas"][0], "last-column-id": 2},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": metadata["location"]},
+    ]
+    wanted = {"requirements": [{"type": "assert-create"}], "updates": updates}
+    answer = shop.call("POST", f"{TABLES}/t", wanted)
+    assert answer.status_code == 200, answer.text
+    assert shown(shop)["c"] == stored
+
+
+@pytest.mark.parametrize("of", ["geometry(srid:0)", "geography(OGC:CRS84, vincenty)"])
+def test_pyiceberg_can_parse_the_types_and_sends_them_back(shop: RestServer, of: str) -> None:
+    create(shop, column(of))
+    table = shop.pyiceberg().load_table("s.t")
+    with table.update_schema() as update:
+        update.add_column("later", IntegerType())
+    assert shown(shop) == {"id": "long", "c": of, "later": "int"}
 
 
 @pytest.mark.parametrize(("sent", "stored"), SENT.items())
@@ -135,6 +167,9 @@ def test_variants_that_an_engine_has_written_are_json_and_not_written_here(store
             pytest.raises(Unsupported, match="column 'v' has type variant, which Skiway reads as JSON"),
         ):
             writer.write(pa.record_batch({"id": [4], "v": ["1"]}))
+        current = table.handle.current()
+        assert current is not None
+        assert file_groups(table.handle, current, CompactionRules.of(table.metadata, min_files=1)) == []
         shop.call("POST", f"{TABLES}/t", {"requirements": [], "updates": [{"action": "set-properties", "updates": {}}]})
         assert shown(shop)["v"] == "variant"
 

@@ -83,12 +83,12 @@ def known_type(name: str) -> types.IcebergType | None:
 
 
 def with_types(document: Any) -> Any:
-    """A parsed JSON document with values of these types, instead of their names, in all its schemas."""
-    if isinstance(document, list):
+    """A parsed JSON document, or a dump of a model, with values of these types, instead of their names, in all its schemas."""
+    if isinstance(document, list | tuple):
         return [with_types(item) for item in document]
     if not isinstance(document, dict):
         return document
-    if document.get("type") == "struct" and isinstance(document.get("fields"), list):
+    if document.get("type") == "struct" and isinstance(document.get("fields"), list | tuple):
         return _replaced(document)
     return {name: with_types(item) for name, item in document.items()}
 
@@ -102,6 +102,6 @@ def _replaced(part: Any) -> Any:
         of = part.get(name)
         if of is not None:
             replaced[name] = (known_type(of) or of) if isinstance(of, str) else _replaced(of)
-    if isinstance(part.get("fields"), list):
+    if isinstance(part.get("fields"), list | tuple):
         replaced["fields"] = [_replaced(field) for field in part["fields"]]
     return replaced

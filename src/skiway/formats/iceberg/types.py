@@ -159,12 +159,6 @@ def check_defaults(schema: Schema, *, format_version: int) -> None:
                     column=name,
                 )
             expected = _JSON_TYPES.get(str(field.field_type), object)
-            without = (
-                lib.added_types.VariantType,
-                lib.types.GeometryType,
-                lib.types.GeographyType,
-                lib.types.UnknownType,
-            )
             try:
                 is_valid = isinstance(value, expected) and isinstance(value, bool) == (expected is bool)
                 if is_valid:

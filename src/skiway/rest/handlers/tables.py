@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 
+_SHAPES: Final = re.compile(r'"(geometry|geography)\(([^"\'()]+)\)"')
+
+
+def _quoted(shape: re.Match[str]) -> str:
+    """The type of a geometry or geography as PyIceberg writes it, which does not parse that of the specification."""
+    parameters = ", ".join(f"'{parameter.strip()}'" for parameter in shape[2].split(","))
+    return f'"{shape[1]}({parameters})"'
+
+
 def loaded(
     request: RestRequest,
     metadata: str,
@@ -48,6 +58,8 @@ def loaded(
     `delegated` is the access to files that the client asked for.
     """
     config = request.lake.warehouse.shown
+    if request.headers.get("user-agent", "").startswith("PyIceberg/"):
+        metadata = _SHAPES.sub(_quoted, metadata)
     where = f'"metadata-location": {json.dumps(location)}, ' if location else ""
     body = f'{{{where}"metadata": {metadata}, "config": {json.dumps(config)}}}'
     if delegated == NOTHING:
