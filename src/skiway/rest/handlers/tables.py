@@ -104,8 +104,7 @@ def load(request: RestRequest) -> RestResponse:
     table = resolve.readable(request).served_table()
     metadata, location = _metadata(request, table)
     delegated = delegated_to(request, table)
-    version = f"{table.resource_id.id} {location} {mode}{delegated.version}"
-    etag = f'"{sha256(version.encode()).hexdigest()[:32]}"'
+    etag = etag_of(table.resource_id.id, location, mode, delegated)
     known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
     if known & {etag, "*"}:
         return RestResponse(304, headers={"etag": etag})
@@ -115,6 +114,12 @@ def load(request: RestRequest) -> RestResponse:
 
     text = request.lake.rendered.get((request.realm.account_id, table.resource_id.id, location, mode), render)
     return loaded(request, text, location, headers={"etag": etag}, delegated=delegated)
+
+
+def etag_of(table_id: str, location: str, mode: str, delegated: Delegated) -> str:
+    """The ETag of the metadata file at `location`, as it is shown to a caller with this access to the table's files."""
+    version = f"{table_id} {location} {mode}{delegated.version}"
+    return f'"{sha256(version.encode()).hexdigest()[:32]}"'
 
 
 def exists(request: RestRequest) -> RestResponse:
