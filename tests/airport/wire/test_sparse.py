@@ -64,7 +64,16 @@ def test_null_columns_take_no_space_and_the_others_are_unchanged() -> None:
 
 def test_null_columns_of_a_fixed_width_need_no_memory_in_the_client() -> None:
     rows = 50_000
-    kinds = [pa.int64(), pa.timestamp("us"), pa.float32(), pa.date32(), pa.bool_(), pa.binary(7), pa.uuid(), pa.string()]
+    kinds = [
+        pa.int64(),
+        pa.timestamp("us"),
+        pa.float32(),
+        pa.date32(),
+        pa.bool_(),
+        pa.binary(7),
+        pa.uuid(),
+        pa.string(),
+    ]
     column = pa.array(range(rows), pa.int64())
     batch = pa.record_batch([column, *(pa.nulls(rows, kind) for kind in kinds)], names=list("abcdefghi"))
     writer = FrameWriter(batch.schema)
@@ -94,7 +103,9 @@ def test_streams_share_compressed_columns(monkeypatch: pytest.MonkeyPatch) -> No
     flat = [what for what in made if not what[0].num_fields]
     assert len(flat) == len(encoded.columns)
     assert {kind for kind, rows in flat if rows == 1} == kinds
-    assert {kind for kind, rows in flat if rows == 61_440} == {pa.string(), pa.decimal128(20, 2)}, "which are not borrowed"
+    assert {kind for kind, rows in flat if rows == 61_440} == {pa.string(), pa.decimal128(20, 2)}, (
+        "which are not borrowed"
+    )
     assert len(encoded.templates) == 1
 
 
