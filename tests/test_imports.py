@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark_queries": {"spark_jobs", "spark", "client", "airport.wire", "metastore", "formats", "security"},
     "request_path": {"metastore", "security"},
     "sql": {"airport", "client"},
+    "duckdb": {"airport.conversion", "airport.wire", "client", "sql.pushdown"},
     "flightsql": {"airport"},
     "lake": {"request_path", "sql", "spark_queries", "flightsql", "airport", "metastore", "formats", "security"},
     "rpc": {"request_path", "metastore", "security"},
@@ -64,6 +65,7 @@ MAY_USE: dict[str, set[str]] = {
     "sandbox": {"duckdb", "fsspec", "pyarrow"},
     "model": PLAIN_INSTALL,
     "client": PLAIN_INSTALL,
+    "duckdb": PLAIN_INSTALL | {"duckdb", "sqlglot"},
     "client.airport.results": PLAIN_INSTALL | {"duckdb"},  # to read the files that a server returns
     "telemetry.context": set(),
     "testing": {"pytest"},

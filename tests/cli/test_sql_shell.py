@@ -32,7 +32,7 @@ from skiway.cli import output
 from skiway.cli.app import app
 from skiway.cli.command import Call
 from skiway.cli.output import Output
-from skiway.cli.sql.engine import Engine, split_statements
+from skiway.duckdb.engine import Engine, split_statements
 from skiway.cli.sql.shell import Worker, split_input
 
 # --- Ctrl-C, streaming and pipes ----------------------------------------------------------------------------------

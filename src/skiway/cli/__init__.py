@@ -37,7 +37,7 @@ def run_process() -> NoReturn:
         main()
     except SystemExit as end:
         code = end.code
-    if "skiway.cli.sql.session" not in sys.modules or isinstance(code, str):
+    if "skiway.duckdb.session" not in sys.modules or isinstance(code, str):
         sys.exit(code)  # type: ignore[arg-type]
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -34,10 +33,13 @@ from skiway.cli.options import (
 )
 from skiway.cli.output import Output
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, Unavailable
+from skiway.foundation.suggestions import suggestion
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient, Metastore
     from skiway.config import Settings
+    from skiway.duckdb.engine import Engine
+    from skiway.duckdb.session import Session as SqlSession
 
 T = TypeVar("T")
 QUIET_S: Final = 2.0
@@ -125,7 +127,6 @@ TIMEOUT_S: Final = 60.0
 CONNECTION: Final = ("server", "token", "account")
 """The options that say where the server is, and who calls."""
 MAX_CANDIDATES: Final = 1000
-MAX_SUGGESTIONS: Final = 3
 HINTS: Final = {
     "catalog.not_empty": "--cascade deletes its contents too",
     "namespace.not_empty": "--cascade deletes its contents too",
@@ -246,6 +247,12 @@ class Call(Printing):
         if self.account not in (None, "", DEFAULT_ACCOUNT):
             raise InvalidArgument("SQL uses the account of the token: give --token, and leave out --account")
         return AirportClient(self.location, catalog, token=self.renewed_token)
+
+    def sql_session(self, catalog: str = "lake", engine: Engine | None = None) -> SqlSession:
+        """Return a session for SQL on the lake."""
+        from skiway.duckdb.session import Session
+
+        return Session(self.airport, lambda: map(str, self.lake.catalogs()), catalog=catalog, engine=engine)
 
     def function(self, name: str, function: str, *arguments: object, **named: object) -> dict[str, Any]:
         """Call a function of the schema `skiway` with the full name of a table or view; return its only row."""
@@ -478,19 +485,6 @@ def _with_suggestion(lake: Metastore, error: NotFound) -> NotFound:
     explained = NotFound(f"{error.message}; {hint}", key=error.key)
     explained.params = error.params
     return explained
-
-
-def suggestion(missing: str, names: Iterable[str]) -> str:
-    """Return `did you mean …?` with similar names, or the first existing names; "" if there are none."""
-    known = list(names)
-    lower = {name.lower(): name for name in known}
-    similar = get_close_matches(missing.lower(), lower, n=MAX_SUGGESTIONS, cutoff=0.6)
-    if similar:
-        *others, last = (lower[name] for name in similar)
-        return f"did you mean {' or '.join([', '.join(others), last] if others else [last])}?"
-    if not known:
-        return ""
-    return f"existing: {', '.join(known[:MAX_SUGGESTIONS])}{', …' if len(known) > MAX_SUGGESTIONS else ''}"
 
 
 Candidates = Callable[["Metastore", Mapping[str, str]], tuple[str, Iterable[object]]]

@@ -28,6 +28,7 @@ EXTRAS: Final = {
     "memory": "an in-memory database to serve",
     "geometry": "geometry columns",
     "sql": "filters for SQLite, PostgreSQL and other databases",
+    "duckdb": "SQL on a lake with the DuckDB of your choice, from Python",
     "pytest": "fixtures for tests of your own server",
     "lake": "the server and this command",
     "spark": "column statistics computed by Spark",

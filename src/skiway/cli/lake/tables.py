@@ -91,13 +91,12 @@ def create(
     ],
 ) -> None:
     """Create an empty Iceberg table."""
-    from skiway.cli.sql.session import Session
-    from skiway.cli.sql.statements import create_table
     from skiway.client.metastore.calls import dotted, segments
+    from skiway.duckdb.statements import create_table
 
     *namespace, _ = segments(name, resource="table")
     call.lake.namespaces.get(dotted(namespace))
-    with Session(call) as session:
+    with call.sql_session() as session:
         create_table(session, name, columns)
     created = TableRecord.of(call.lake.tables.get(name), connector_names(call.lake))
     call.print_result(f"created table {created.name}", created)

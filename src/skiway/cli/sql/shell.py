@@ -19,12 +19,12 @@ import typer
 
 from skiway.cli.command import progress
 from skiway.cli.output import Column, Output, write_documents, write_texts, yaml_lines
-from skiway.cli.sql.engine import Answer, Engine, Result, Statement, split_statements
+from skiway.duckdb.engine import Answer, Engine, Result, Statement, split_statements
 from skiway.errors import InvalidArgument, SkiwayError, Unavailable
 
 if TYPE_CHECKING:
     from skiway.cli.command import Call
-    from skiway.cli.sql.session import Session
+    from skiway.duckdb.session import Session
 
 T = TypeVar("T")
 END: Final[Any] = object()
@@ -163,11 +163,10 @@ class Shell:
             return Result("select", self._engine.query(given.text))
         if isinstance(given, str) and given.split()[0] == ".help":
             return Result("help", message=HELP)
-        from skiway.cli.sql.session import Session
-        from skiway.cli.sql.statements import dot_command, execute
+        from skiway.duckdb.statements import dot_command, execute
 
         if self._session is None:
-            self._session = Session(self._call, catalog=self._catalog, engine=self._engine)
+            self._session = self._call.sql_session(self._catalog, self._engine)
         return dot_command(self._session, given) if isinstance(given, str) else execute(self._session, given)
 
     def cancel(self) -> None:

@@ -10,13 +10,13 @@ import pyarrow as pa
 from sqlglot import exp
 
 from skiway.airport.conversion import cast_array
-from skiway.cli.sql.engine import Result, count_rows, quoted
-from skiway.cli.sql.session import Session
+from skiway.duckdb.engine import Result, count_rows, quoted
+from skiway.duckdb.session import Session
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 
 if TYPE_CHECKING:
-    from skiway.cli.sql.session import LakeName
     from skiway.client import AirportClient
+    from skiway.duckdb.views import LakeName
 
 
 DRAFT = "draft"
@@ -151,10 +151,9 @@ def _schema_of_draft(session: Session) -> pa.Schema:
     DuckDB converts schemas in two ways: the default loses these types; the lossless one keeps them, but uses extension
     types for BOOLEAN and HUGEINT too, which this client does not use.
     """
-    plain = session.duckdb.execute(SELECT_DRAFT).to_arrow_table().schema
-    session.duckdb.execute("SET arrow_lossless_conversion = true")
-    exact = session.duckdb.execute(SELECT_DRAFT).to_arrow_table().schema
-    session.duckdb.execute("RESET arrow_lossless_conversion")
+    plain = session.engine.arrow_table(SELECT_DRAFT).schema
+    with session.engine.lossless_arrow():
+        exact = session.engine.arrow_table(SELECT_DRAFT).schema
     return pa.schema(
         [
             loose if "bool8" in str(strict.type) or "hugeint" in str(strict.type) else strict

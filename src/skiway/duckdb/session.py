@@ -2,118 +2,30 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from itertools import chain, count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from sqlglot import exp
 
 from skiway.airport.wire.duckdb_sql import duckdb_type
-from skiway.cli.command import suggestion
-from skiway.cli.sql.engine import INTERRUPTED, Answer, Engine, quoted
 from skiway.client import Rows
-from skiway.errors import InvalidArgument, NotFound, SkiwayError
-from skiway.sandbox.databases import scan_columns
+from skiway.duckdb.engine import INTERRUPTED, Answer, Engine, arrow_reader, quoted
+from skiway.duckdb.rewriting import has_position, parse, position, pushdown_limit, with_replacements
+from skiway.duckdb.scans import FunctionCall, LakeScan, Source
+from skiway.duckdb.views import LakeName, LakeViews
+from skiway.errors import InvalidArgument, NotFound
+from skiway.foundation.suggestions import suggestion
 from skiway.sql.pushdown import pushdown_filter
 
 if TYPE_CHECKING:
-    from skiway.cli.command import Call
-    from skiway.client import AirportClient, Predicate
+    from skiway.client import AirportClient
     from skiway.client.airport.calls import Schema, Table
 
-ROWID = "rowid"
-
-
-class LakeName(NamedTuple):
-    """The full name of a table in SQL."""
-
-    catalog: str
-    schema: str
-    table: str
-
-    def __str__(self) -> str:
-        return ".".join(quoted(part) for part in self)
-
-
-def sql_name(path: Sequence[str]) -> LakeName:
-    """Return the name in SQL of a table of the metastore."""
-    from skiway.foundation.resources import schema_name
-
-    return LakeName(path[0], schema_name(path[1:-1]), path[-1])
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A table to scan: its client, the filter to push down, the time to travel to, and whether to include row ids."""
-
-    client: AirportClient
-    table: Table
-    where: Predicate | None = None
-    at: dict[str, str] = field(default_factory=dict)
-    row_ids: bool = False
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The visible columns, with the row id last if it is included."""
-        visible = [self.table.schema.field(self.table.position(name)) for name in self.table.columns]
-        return pa.schema([*visible, pa.field(ROWID, pa.int64())] if self.row_ids else visible)
-
-    def rows(self, columns: Sequence[str]) -> Rows:
-        """Scan the given columns of the matching rows."""
-        name = (self.table.schema_name, self.table.name)
-        at: dict[str, Any] = self.at
-        return self.client.scan(name, columns=columns, where=self.where, **at)
-
-
-class LakeScan(ds.Dataset):  # type: ignore[misc]  # which has no types
-    """A pyarrow dataset for DuckDB, which uses its schema and calls `scanner` with the columns and the filter it needs.
-
-    DuckDB replaces an exception in its threads by an error of its own; `failures` collects the original exceptions.
-    """
-
-    def __init__(
-        self, source: Source, failures: list[SkiwayError]
-    ) -> None:  # without super(), which needs a C++ dataset
-        self._source = source
-        self._failures = failures
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the table."""
-        return self._source.schema
-
-    def scanner(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Any = None,  # noqa: A002 - the name in pyarrow
-        **_: Any,
-    ) -> ds.Scanner:
-        """Return a scanner that streams the rows and applies DuckDB's filter, which DuckDB does not apply again."""
-        try:
-            names = self.schema.names if columns is None else list(columns)
-            rows = self._source.rows(names)
-        except SkiwayError as error:
-            self._failures.append(error)
-            raise
-        reader = pa.RecordBatchReader.from_batches(rows.schema, self._collect_failures(rows))
-        return ds.Scanner.from_batches(reader, columns=names, filter=filter)
-
-    def _collect_failures(self, rows: Rows) -> Iterator[pa.RecordBatch]:
-        try:
-            with rows:
-                yield from rows
-        except SkiwayError as error:
-            self._failures.append(error)
-            raise
-
-
-logging.getLogger("sqlglot").setLevel(logging.ERROR)  # we report what it cannot parse
 
 UUID_BYTES: Final = "unhex(replace(CAST(CAST({} AS UUID) AS VARCHAR), '-', ''))"
 BATCH_ROWS: Final = 65_536
@@ -130,25 +42,31 @@ class Session:
     `catalog` and `schema` are those of names that lack them; USE changes them.
     """
 
-    def __init__(self, call: Call, *, catalog: str = "lake", engine: Engine | None = None) -> None:
+    def __init__(
+        self,
+        open_client: Callable[[str], AirportClient],
+        catalog_names: Callable[[], Iterable[str]],
+        *,
+        catalog: str = "lake",
+        engine: Engine | None = None,
+    ) -> None:
         self.engine = engine or Engine(catalog)
         self.duckdb = self.engine.duckdb
         self.catalog = catalog
         self.schema: str | None = None
-        self._call = call
+        self._open_client, self._catalog_names = open_client, catalog_names
         self._clients: dict[str, AirportClient] = {}
-        self._views: list[str] = []
+        self._views = LakeViews(self.duckdb, self.engine.failures)
+        self.variables: Mapping[str, Any] = {}
+        """Objects of the caller that a statement may read by their names."""
+        self._row_ids_of: LakeName | None = None
+        self._numbers = count()
 
     # -- statements -----------------------------------------------------------------------------------------------
 
     def read(self, statement: exp.Expr, text: str | None = None) -> Answer:
         """Prepare a query over tables of the lake; `text` is the query as it was written."""
         return self.engine.query(self.bind(statement, text))
-
-    def bind(self, statement: exp.Expr, text: str | None = None, *, row_ids_of: LakeName | None = None) -> str:
-        """Create a view for each table that is read; return the SQL to run, rewritten for time travel if it has any."""
-        rewritten = self._bind(statement, row_ids_of)
-        return statement.sql("duckdb") if rewritten or text is None else text
 
     def stream(self, query: str) -> Rows:
         """Run SQL in DuckDB and stream the rows as Arrow; errors are those of `skiway.errors`."""
@@ -169,9 +87,7 @@ class Session:
 
         return Rows(reader.schema, batches())
 
-    def cast_rows(
-        self, query: exp.Expr, fields: Sequence[pa.Field], *, row_ids_of: LakeName | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def cast_rows(self, query: exp.Expr, fields: Sequence[pa.Field]) -> Iterator[pa.RecordBatch]:
         """Run a query and cast its columns, by position, to the types of `fields`, with the semantics of SQL.
 
         The result is an iterator of batches, the first of them empty, and not a pyarrow reader, which would replace errors.
@@ -183,7 +99,7 @@ class Session:
         ]
         alias = exp.TableAlias(this=exp.to_identifier("q"), columns=[exp.to_identifier(name) for name in numbered])
         whole = exp.select(*values).from_(exp.Subquery(this=query.copy(), alias=alias))
-        rows = self.stream(self.bind(whole, row_ids_of=row_ids_of))
+        rows = self.stream(self.bind(whole))
         return chain(
             [pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in rows.schema], schema=rows.schema)], rows
         )
@@ -203,7 +119,7 @@ class Session:
     def client(self, catalog: str) -> AirportClient:
         """Return the client of a catalog."""
         if catalog not in self._clients:
-            self._clients[catalog] = self._call.airport(catalog)
+            self._clients[catalog] = self._open_client(catalog)
         return self._clients[catalog]
 
     def refresh(self, client: AirportClient) -> None:
@@ -212,7 +128,7 @@ class Session:
         try:
             client.schemas()
         except NotFound as error:
-            hint = suggestion(client.catalog, (str(each) for each in self._call.lake.catalogs()))
+            hint = suggestion(client.catalog, self._catalog_names())
             raise NotFound("; ".join(filter(None, [f"catalog {client.catalog} does not exist", hint]))) from error
 
     def listed(self, catalog: str) -> list[Schema]:
@@ -223,7 +139,7 @@ class Session:
 
     def catalog_names(self) -> list[str]:
         """Return the names of the server's catalogs."""
-        return [str(each) for each in self._call.lake.catalogs()]
+        return list(self._catalog_names())
 
     def table(self, client: AirportClient, name: LakeName) -> Table:
         """Return a table of a catalog; raise `NotFound` with a suggestion if it does not exist."""
@@ -269,6 +185,11 @@ class Session:
             if each.name and isinstance(each.this, exp.Identifier) and self._is_of_lake(each)
         ]
 
+    def lake_functions(self, statement: exp.Expr) -> list[exp.Table]:
+        """Return the calls of table functions of the lake."""
+        found = [each for each in statement.find_all(exp.Table) if isinstance(each.this, exp.Anonymous) and each.db]
+        return [each for each in found if not self.is_local_database(each.catalog or each.db)]
+
     def _is_of_lake(self, node: exp.Table) -> bool:
         if self.is_local(node):
             return False
@@ -301,60 +222,87 @@ class Session:
 
     # -- binding --------------------------------------------------------------------------------------------------
 
-    def _bind(self, statement: exp.Expr, row_ids_of: LakeName | None) -> bool:
-        """Create a view for each table that is read; return whether the statement was rewritten for time travel."""
-        self._forget_views()
+    def bind(self, statement: exp.Expr, text: str | None = None) -> str:
+        """Create a view for each table that is read, and return the SQL to run.
+
+        `text` is the statement as it was written. A table with conditions that DuckDB would not hand over, with a LIMIT, or with AT (…)
+        is replaced in it by a scan of its own.
+        """
+        if text is None:
+            text = statement.sql("duckdb")
+            statement = parse(text)  # for the positions of names
+        self.engine.scope = dict(self.variables)
         if self.schema is not None:
             self.refresh(self.client(self.catalog))
         nodes = self.lake_tables(statement)
         names = [self.name(node) for node in nodes]
-        rewritten = False
         for catalog in {name.catalog for name in names} - ({self.catalog} if self.schema is not None else set()):
             self.refresh(self.client(catalog))
-        for number, (node, name) in enumerate(zip(nodes, names, strict=True)):
+        replaced: list[tuple[int, int, str]] = []
+        qualified = any(column.args.get("db") for column in statement.find_all(exp.Column))
+        for node, name in zip(nodes, names, strict=True):
             client = self.client(name.catalog)
-            source = Source(client, self.table(client, name), row_ids=name == row_ids_of)
+            source = Source(client, self.table(client, name), row_ids=name == self._row_ids_of)
             if node.args.get("when"):
-                self._replace_with_scan(node, source, f"then_{number}")
-                rewritten = True
+                replaced.append(self._scan(node, self._at(node, source), text))
+                continue
+            self.engine.attach(name.catalog)
+            self._views.show(name, source)
+            if not qualified and has_position(node):
+                where = pushdown_filter(statement, node, source.schema)
+                limit = pushdown_limit(statement, node, where)
+                if where is not None or limit is not None:
+                    replaced.append(self._scan(node, replace(source, where=where, limit=limit), text))
+        replaced += [self._scan(node, self._call(node), text) for node in self.lake_functions(statement)]
+        return with_replacements(text, replaced)
+
+    def _scan(self, node: exp.Table, source: Source | FunctionCall, text: str) -> tuple[int, int, str]:
+        """Return what replaces a table in the text of a statement: a scan, as a variable that DuckDB finds by its name."""
+        scan = f"skiway_scan_{next(self._numbers)}"
+        self.engine.scope[scan] = LakeScan(source, self.engine.failures)
+        alias = "" if node.args.get("alias") else f" AS {quoted(node.name or node.this.name)}"
+        return (*position(node, text), f"(SELECT {source.sql} FROM {scan}){alias}")  # noqa: S608 - all quoted
+
+    def _call(self, node: exp.Table) -> FunctionCall:
+        """Return the call of a function of the lake. DuckDB evaluates the arguments, which are constants."""
+        arguments: list[Any] = []
+        named: dict[str, Any] = {}
+        for each in node.this.expressions:
+            is_named = isinstance(each, exp.Kwarg | exp.PropertyEQ | exp.EQ)
+            value = each.expression if is_named else each
+            with self.errors():
+                row = self.engine.arrow_table(f"SELECT {value.sql('duckdb')}")
+            if is_named:
+                named[each.this.name] = row.column(0)[0]
             else:
-                alone = names.count(name) == 1
-                where = pushdown_filter(statement, node, source.schema) if alone else None
-                self._create_view(replace(source, where=where), name, f"scan_{number}")
-        return rewritten
+                arguments.append(row.column(0)[0])
+        client = self.client(node.catalog or self.catalog)
+        self.refresh(client)
+        return FunctionCall.bind(client, (node.db, node.this.name), arguments, named)
 
-    def _forget_views(self) -> None:
-        """Drop the views of the last statement, whose scans have its filters: nothing else must read them."""
-        while self._views:
-            self.duckdb.execute(f"DROP VIEW IF EXISTS {self._views.pop()}")
-
-    def _create_view(self, source: Source, name: LakeName, scan: str) -> None:
-        self.engine.attach(name.catalog)
-        self._register(source, scan)
-        self.duckdb.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(name.catalog)}.{quoted(name.schema)}")
-        self.duckdb.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {scan}")  # noqa: S608 - all quoted
-        self._views.append(str(name))
-
-    def _register(self, source: Source, scan: str) -> None:
-        """Register a scan in DuckDB."""
-        self.duckdb.register(f"{scan}_rows", LakeScan(source, self.engine.failures))
-        columns = scan_columns(source.schema)
-        self.duckdb.execute(f"CREATE OR REPLACE TEMP VIEW {scan} AS SELECT {columns} FROM {scan}_rows")  # noqa: S608
-
-    def _replace_with_scan(self, node: exp.Table, source: Source, scan: str) -> None:
-        """Replace `table AT (…)` by a scan of that state, since DuckDB supports AT for its own tables only."""
+    def _at(self, node: exp.Table, source: Source) -> Source:
+        """Return the source of `table AT (…)`, since DuckDB supports AT for its own tables only."""
         when = node.args["when"]
         with self.errors():
-            moment = self.duckdb.execute(f"SELECT CAST(({when.expression.sql('duckdb')}) AS VARCHAR)").fetchone()
-        assert moment is not None
-        at = {"at_version" if when.args["kind"].upper() == "VERSION" else "at_timestamp": str(moment[0])}
+            query = f"SELECT CAST(({when.expression.sql('duckdb')}) AS VARCHAR)"
+            moment = self.duckdb.execute(query).fetchall()
+        at = {"at_version" if when.args["kind"].upper() == "VERSION" else "at_timestamp": str(moment[0][0])}
         then = source.client.bind((source.table.schema_name, source.table.name), **at).table
-        self._register(replace(source, table=then, at=at), scan)
-        alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(node.name, quoted=True))
-        node.replace(exp.Table(this=exp.to_identifier(scan), alias=alias))
+        return replace(source, table=then, at=at)
+
+    @contextmanager
+    def row_ids(self, name: LakeName) -> Iterator[None]:
+        """Give a table the column `rowid` for the statements of a block."""
+        self._row_ids_of = name
+        try:
+            yield
+        finally:
+            self._row_ids_of = None
+            if name in self._views.names:
+                self._views.drop(name)
 
     def _execute(self, query: str) -> pa.RecordBatchReader:
-        return self.duckdb.execute(query).to_arrow_reader(BATCH_ROWS)
+        return arrow_reader(self.engine.sql(query), BATCH_ROWS)
 
     def cancel(self) -> None:
         """Cancel the running statement, here and on the server; can be called from any thread."""

@@ -6,15 +6,20 @@ This module imports nothing but DuckDB, so that a query without tables starts fa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 
 from skiway.errors import InvalidArgument, SkiwayError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IS_STRICT: Final = not hasattr(duckdb.DuckDBPyConnection, "fetch_record_batch")
+"""Whether DuckDB is 2.0 or newer: it returns Arrow data from relations only."""
 SOURCE_EXCERPT: Final = re.compile(r"\n+LINE \d+:.*", re.DOTALL)
 PENDING: Final = re.compile(
     r"Invalid Input Error: Attempting to execute an unsuccessful or closed pending query result\s+Error: "
@@ -71,7 +76,8 @@ def split_statements(text: str) -> list[Statement]:
             found: list[Any] = duckdb.extract_statements(part)
         except duckdb.Error as error:
             raise InvalidArgument(first_paragraph(error)) from error
-        statements.append(Statement(part.strip(), found[-1].type.name))  # PIVOT is two, the last of them the query
+        kind = found[-1].type.name  # PIVOT is two, the last of them the query; from DuckDB 2.0 on, it is one
+        statements.append(Statement(part.strip(), "SELECT" if kind == "MULTI" else kind))
     return statements
 
 
@@ -79,7 +85,8 @@ def _parts(text: str) -> Iterator[str]:
     """Yield the text between semicolons, without comments at its beginning."""
     data = text.encode()
     start = None
-    for at, kind in [*duckdb.tokenize(text), (len(data), None)]:
+    tokens = [token for token in duckdb.tokenize(text) if token[1] != duckdb.token_type.comment]
+    for at, kind in [*tokens, (len(data), None)]:
         is_end = kind is None or (kind == duckdb.token_type.operator and data[at : at + 1] == b";")
         if is_end and start is not None:
             yield data[start:at].decode()
@@ -89,11 +96,18 @@ def _parts(text: str) -> Iterator[str]:
 class Answer:
     """The rows of a query. Read them once: as cells of text, or as JSON objects."""
 
-    def __init__(self, engine: Engine, query: str, names: Sequence[str], types: Sequence[str]) -> None:
+    def __init__(self, engine: Engine, query: str, relation: Any, names: Sequence[str], types: Sequence[str]) -> None:
         self._engine, self._query, self._types = engine, query, types
+        self._relation = relation
+        self._scope = engine.scope
         self._columns = [f"c{number}" for number in range(len(names))]
         self.names = _unique(names)
         self.are_numbers = [bool(NUMBERS.match(each)) for each in types]
+
+    @property
+    def relation(self) -> duckdb.DuckDBPyRelation:
+        """The rows as a relation of DuckDB."""
+        return self._relation
 
     def texts(self) -> Iterator[list[Any]]:
         """Yield pages of rows. Each value is cast to text by DuckDB."""
@@ -113,16 +127,22 @@ class Answer:
 
     def _pages(self, selected: Sequence[str]) -> Iterator[list[Any]]:
         columns = ", ".join(self._columns)
-        return self._engine.pages(f"SELECT {', '.join(selected)} FROM ({self._query}\n) AS q({columns})")  # noqa: S608
+        query = f"SELECT {', '.join(selected)} FROM ({self._query}\n) AS q({columns})"  # noqa: S608
+        return self._engine.pages(query, self._scope)
 
 
 class Fetched(Answer):
     """The rows of a statement that cannot be part of a query, such as EXPLAIN, or INSERT with RETURNING."""
 
     def __init__(self, engine: Engine, relation: duckdb.DuckDBPyRelation, names: Sequence[str]) -> None:
-        super().__init__(engine, "", names, list(map(str, relation.types)))
+        super().__init__(engine, "", relation, names, list(map(str, relation.types)))
         self._columns = [quoted(name) for name in relation.columns]
-        self._relation = relation
+
+    @property
+    def relation(self) -> duckdb.DuckDBPyRelation:
+        """The rows as a relation of DuckDB, with their names."""
+        renamed = zip(self._columns, self.names, strict=True)
+        return self._relation.project(", ".join(f"{column} AS {quoted(name)}" for column, name in renamed))
 
     def _pages(self, selected: Sequence[str]) -> Iterator[list[Any]]:
         with self._engine.errors():
@@ -138,6 +158,8 @@ class Engine:
         self.failures: list[SkiwayError] = []
         """The errors of scans, which DuckDB replaces by errors of its own."""
         self.catalogs: set[str] = set()
+        self.scope: dict[str, Any] = {}
+        """Objects that the statement reads by their names, as DuckDB reads variables of Python."""
         self.attach(catalog)
         self.duckdb.execute(f"USE {quoted(catalog)}")
 
@@ -151,12 +173,20 @@ class Engine:
             raise InvalidArgument(f"catalog {catalog} cannot be used in SQL: {first_paragraph(error)}") from error
         self.catalogs.add(catalog.lower())
 
+    def sql(self, text: str) -> Any:
+        """Return a relation for a query."""
+        return _in_scope(self.duckdb.sql, text, self.scope)
+
+    def execute(self, text: str, scope: dict[str, Any] | None = None) -> Any:
+        """Run a statement and return the connection."""
+        return _in_scope(self.duckdb.execute, text, self.scope if scope is None else scope)
+
     def query(self, text: str) -> Answer:
         """Prepare a query. Its rows are read while the caller iterates over them."""
         with self.errors():
-            relation = self.duckdb.sql(text)
+            relation = self.sql(text)
             names, types = list(relation.columns), list(map(str, relation.types))
-        return Answer(self, text, names, types)
+        return Answer(self, text, relation, names, types)
 
     def run(self, text: str) -> Answer | None:
         """Run a statement that reads no table of the lake, such as SET or PRAGMA, and return its rows, if it has any."""
@@ -171,35 +201,48 @@ class Engine:
         that frees rows of the lake would wait for the lock for ever.
         """
         with self.errors():
-            self.duckdb.execute("SET arrow_lossless_conversion = true")
-            try:
-                rows = self.duckdb.execute(text).to_arrow_table()
-            finally:
-                self.duckdb.execute("RESET arrow_lossless_conversion")
+            with self.lossless_arrow():
+                rows = self.arrow_table(text)
             unique = rows.rename_columns([f"c{number}" for number in range(rows.num_columns)])
             return Fetched(self, self.duckdb.from_arrow(unique), rows.schema.names)
+
+    def arrow_table(self, text: str) -> pa.Table:
+        """Run a statement and return its rows as Arrow data."""
+        if IS_STRICT:
+            return self.sql(text).to_arrow_table()
+        rows = self.execute(text)
+        return rows.to_arrow_table() if hasattr(rows, "to_arrow_table") else rows.fetch_arrow_table()
+
+    @contextmanager
+    def lossless_arrow(self) -> Iterator[None]:
+        """Let DuckDB use extension types in Arrow data for types that Arrow lacks."""
+        self.duckdb.execute("SET arrow_lossless_conversion = true")
+        try:
+            yield
+        finally:
+            self.duckdb.execute("RESET arrow_lossless_conversion")
 
     def change(self, text: str) -> int:
         """Run a statement that changes something, and return the number of rows that it affected."""
         with self.errors():
-            rows = self.duckdb.execute(text).fetchall()
+            rows = self.execute(text).fetchall()
         return int(rows[0][0]) if rows else 0
 
-    def pages(self, query: str) -> Iterator[list[Any]]:
+    def pages(self, query: str, scope: dict[str, Any]) -> Iterator[list[Any]]:
         """Run a query and yield its rows in pages."""
         with self.errors():
-            self.duckdb.execute(query)
-            while page := self._next_page(query):
+            self.execute(query, scope)
+            while page := self._next_page(query, scope):
                 yield page
 
-    def _next_page(self, query: str) -> list[Any]:
+    def _next_page(self, query: str, scope: dict[str, Any]) -> list[Any]:
         try:
             return self.duckdb.fetchmany(FETCH_ROWS)
         except duckdb.Error as error:
             if INTERRUPTED not in str(error) or self.failures or self.is_cancelled:
                 raise
             # A thread failed and interrupted the others, and one of these reported first: run again to get the cause.
-            self.duckdb.execute(query).fetchall()
+            self.execute(query, scope).fetchall()
             raise
 
     is_cancelled = False
@@ -226,6 +269,17 @@ class Engine:
     def close(self) -> None:
         """Close DuckDB."""
         self.duckdb.close()
+
+
+def _in_scope(method: Callable[[str], Any], text: str, scope: dict[str, Any]) -> Any:
+    """Call a method of DuckDB, which finds what `scope` names as if it were variables of its caller."""
+    return eval("__method__(__text__)", {"__method__": method, "__text__": text, **scope})  # noqa: S307 - constant
+
+
+def arrow_reader(relation: Any, rows: int) -> pa.RecordBatchReader:
+    """Return the rows of a relation in batches of this size."""
+    read = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
+    return read(rows)
 
 
 def _unique(names: Sequence[str]) -> list[str]:

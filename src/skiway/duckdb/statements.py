@@ -11,16 +11,17 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from skiway.airport.wire.duckdb_sql import duckdb_type
-from skiway.cli.sql.definitions import define
-from skiway.cli.sql.engine import Answer, Result, Statement, count_rows, first_paragraph, quoted, split_statements
-from skiway.cli.sql.session import Session, sql_name
 from skiway.client import Written
 from skiway.client.metastore.calls import segments
+from skiway.duckdb.definitions import define
+from skiway.duckdb.engine import Answer, Result, Statement, count_rows, quoted, split_statements
+from skiway.duckdb.rewriting import parse
+from skiway.duckdb.scans import ROWID
+from skiway.duckdb.session import Session
+from skiway.duckdb.views import sql_name
 from skiway.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
@@ -153,30 +154,18 @@ def _answer(session: Session, columns: dict[str, Any]) -> Answer:
         else pa.array(values, pa.bool_() if name in ("current", "temporary") else pa.string())
         for name, values in columns.items()
     }
-    session.duckdb.register("listing", pa.table(arrays))
+    session.engine.scope = {"listing": pa.table(arrays)}
     return session.engine.query("SELECT * FROM listing")
 
 
-ROWID: Final = "rowid"
 PARTICIPLES: Final = {"insert": "inserted", "update": "updated", "delete": "deleted", "truncatetable": "deleted"}
 READS: Final = (exp.Query, exp.Describe, exp.Summarize, exp.Copy, exp.Pivot)
 LOCAL: Final = ("SET", "VARIABLE_SET", "PRAGMA", "LOAD", "CALL", "ATTACH", "DETACH")
 """Statements about this session, which DuckDB runs on its own."""
+CALL: Final = re.compile(r"CALL\b", re.IGNORECASE)
 EXPLAIN: Final = re.compile(r"EXPLAIN\b\s*(ANALYZE\b)?\s*(\([^)]*\))?\s*", re.IGNORECASE)
 SHOW: Final = re.compile(r"(SHOW|DESCRIBE|DESC)\b\s*(.*)", re.IGNORECASE | re.DOTALL)
 SEARCH_PATH: Final = re.compile(r"(SET|RESET)\s+((SESSION|GLOBAL|LOCAL)\s+)?(search_path|schema)\b", re.IGNORECASE)
-
-
-def _parse(text: str) -> exp.Expr:
-    try:
-        found = sqlglot.parse(text, dialect="duckdb")
-    except SqlglotError as error:
-        raise InvalidArgument(f"cannot parse the SQL: {first_paragraph(error)}") from error
-    statement = next(each for each in found if each is not None)  # the others are comments: DuckDB found one statement
-    for node in list(statement.find_all(exp.ToMap)):
-        if not node.this.expressions:  # MAP {}, which sqlglot writes as MAP MAP()
-            node.replace(exp.Anonymous(this="map"))
-    return statement
 
 
 def _unsupported_message(statement: exp.Expr) -> str:
@@ -198,17 +187,28 @@ def execute(session: Session, given: Statement) -> Result:
         return _use(session, given)
     if SEARCH_PATH.match(given.text):
         raise Unsupported("the search path cannot be set: USE catalog.schema sets the schema of names without one")
+    if given.kind == "CALL" and (called := _call(session, given)):
+        return called
     if given.kind in LOCAL or given.word == "PRAGMA":
         return Result(given.word.lower(), session.engine.run(given.text))
     if given.kind == "EXPLAIN":
         return _explain(session, given)
     if given.kind == "SELECT" and (shown := SHOW.match(given.text)):
-        return _show_or_describe(session, given, shown)
+        return _show_or_describe(session, shown)
     return _change_or_read(session, given)
 
 
+def _call(session: Session, given: Statement) -> Result | None:
+    """CALL of a function of the lake, which runs at once; None if it is a function of DuckDB."""
+    text = CALL.sub("FROM ", given.text, count=1)
+    statement = parse(text)
+    if not session.lake_functions(statement):
+        return None
+    return Result("call", session.engine.fetch(session.bind(statement, text)))
+
+
 def _change_or_read(session: Session, given: Statement) -> Result:
-    statement = _parse(given.text)
+    statement = parse(given.text)
     match statement:
         case exp.Insert() | exp.Update() | exp.Delete() | exp.Drop() | exp.Alter() | exp.TruncateTable() | exp.Create():
             if _is_local(session, statement):
@@ -239,7 +239,7 @@ def _change_or_read(session: Session, given: Statement) -> Result:
 
 def _use(session: Session, given: Statement) -> Result:
     """USE catalog, USE catalog.schema or USE schema."""
-    node = _parse(given.text).this
+    node = parse(given.text).this
     first, name = node.db, node.name
     if first:
         session.use(first, name)
@@ -259,25 +259,27 @@ def _has_schema(session: Session, name: str) -> bool:
 
 def _explain(session: Session, given: Statement) -> Result:
     """EXPLAIN of a query; statements that change tables run on the server."""
-    inner = _parse(EXPLAIN.sub("", given.text, count=1))
+    query = EXPLAIN.sub("", given.text, count=1)
+    inner = parse(query)
     if not isinstance(inner, exp.Query | exp.Describe | exp.Summarize | exp.Pivot):
         raise Unsupported("EXPLAIN is for queries only: statements that change tables run on the server")
-    bound = session.bind(inner, "")
+    bound = session.bind(inner, query)
     prefix = EXPLAIN.match(given.text)
     assert prefix is not None
-    return Result("explain", session.engine.fetch(f"{prefix[0]}{bound}" if bound else given.text))
+    return Result("explain", session.engine.fetch(f"{prefix[0]}{bound}"))
 
 
-def _show_or_describe(session: Session, given: Statement, shown: re.Match[str]) -> Result:
+def _show_or_describe(session: Session, shown: re.Match[str]) -> Result:
     """SHOW TABLES and the like, which list the lake; DESCRIBE or SHOW of a table; DESCRIBE of a query."""
     found = show(session, shown[2]) if shown[1].upper() == "SHOW" or not shown[2].strip() else None
     if found is not None:
         return Result("show", found)
-    statement = _parse(f"DESCRIBE {shown[2]}")
+    text = f"DESCRIBE {shown[2]}"
+    statement = parse(text)
     node = statement.this
     if isinstance(node, exp.Table) and session.lake_tables(statement):
         return Result("describe", describe(session, statement))
-    return Result("describe", session.read(statement, given.text))
+    return Result("describe", session.read(statement, text))
 
 
 # -- local tables ------------------------------------------------------------------------------------------------------
@@ -369,8 +371,8 @@ def _update(session: Session, statement: exp.Update) -> Result:
         values |= {column: exp.column(column, quoted=True) for column in table.columns if column.lower() not in known}
     query = _rows_query(statement, list(values.values()))
     wanted = [*_fields(table, list(values)), pa.field(ROWID, pa.int64())]
-    with client.transaction(release=True):
-        rows = session.cast_rows(query, wanted, row_ids_of=name)
+    with client.transaction(release=True), session.row_ids(name):
+        rows = session.cast_rows(query, wanted)
         written = client.update((name.schema, name.table), rows, returning=returning)
     if written.rows is not None:  # they have the columns that were sent, and the row id
         written = Written(written.count, written.rows.select(list(table.columns)))
@@ -383,8 +385,8 @@ def _delete(session: Session, statement: exp.Delete) -> Result:
     _reject_clause(statement, "tables", "DELETE needs exactly one table: DELETE FROM catalog.schema.table")
     node, returning = statement.this, bool(statement.args.get("returning"))
     client, name = session.target(node)
-    with client.transaction(release=True):
-        ids = session.stream(session.bind(_rows_query(statement, []), row_ids_of=name)).read_all()[ROWID]
+    with client.transaction(release=True), session.row_ids(name):
+        ids = session.stream(session.bind(_rows_query(statement, []))).read_all()[ROWID]
         written = client.delete((name.schema, name.table), ids, returning=returning)
     return _result(session, "delete", written, statement, node)
 
@@ -430,7 +432,7 @@ def _result(session: Session, word: str, written: Written, statement: exp.Expr, 
     message = count_rows(PARTICIPLES[word], written.count)
     if returning is None or written.rows is None:
         return Result(word, count=written.count, message=message)
-    session.duckdb.register("returned", written.rows)
+    session.engine.scope = {"returned": written.rows}
     alias = exp.to_identifier(node.alias_or_name, quoted=True)
     query = exp.select(*returning.expressions).from_(exp.Table(this=exp.to_identifier("returned"), alias=alias))
     return Result(word, session.engine.query(query.sql("duckdb")), written.count, message)

@@ -1,0 +1,35 @@
+"""SQL on a lake with any DuckDB from 1.4 on, without an extension.
+
+    with skiway.duckdb.connect("grpc://127.0.0.1:50051", token="…") as lake:
+        lake.sql("SELECT * FROM lake.sales.orders WHERE day >= DATE '2026-01-01'").show()
+        lake.sql("INSERT INTO lake.sales.orders SELECT * FROM 'new.parquet'")
+
+`attach` adds a catalog to a DuckDB connection that exists already, for reading. The command `skiway sql` uses this package.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skiway.duckdb.attached import AttachedLake, attach
+    from skiway.duckdb.connection import LakeConnection, connect
+
+__all__ = ["AttachedLake", "LakeConnection", "attach", "connect"]
+
+_PLACES = {
+    "AttachedLake": "attached",
+    "LakeConnection": "connection",
+    "attach": "attached",
+    "connect": "connection",
+}
+
+if not TYPE_CHECKING:  # the command line imports modules of this package that need less
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from skiway.foundation import extras
+
+        with extras.needed("duckdb", "skiway.duckdb"):
+            found = globals()[name] = getattr(import_module(f"skiway.duckdb.{_PLACES[name]}"), name)
+        return found
