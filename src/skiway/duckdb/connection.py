@@ -61,7 +61,7 @@ class LakeConnection:
     def catalogs(self) -> list[str]:
         """Return the names of the server's catalogs."""
         listed = self._session.client(self._session.catalog).databases()
-        return sorted(listed["catalog_name"].to_pylist())
+        return sorted(listed.column(0).to_pylist())
 
     def sql(self, query: str, parameters: Parameters | None = None) -> duckdb.DuckDBPyRelation | None:
         """Run statements; return the rows of the last one as a relation, or None if it has none.

@@ -96,7 +96,9 @@ def _parts(text: str) -> Iterator[str]:
 class Answer:
     """The rows of a query. Read them once: as cells of text, or as JSON objects."""
 
-    def __init__(self, engine: Engine, query: str, relation: Any, names: Sequence[str], types: Sequence[str]) -> None:
+    def __init__(
+        self, engine: Engine, query: str, relation: duckdb.DuckDBPyRelation, names: Sequence[str], types: Sequence[str]
+    ) -> None:
         self._engine, self._query, self._types = engine, query, types
         self._relation = relation
         self._scope = engine.scope

@@ -159,7 +159,7 @@ def _answer(session: Session, columns: dict[str, Any]) -> Answer:
 
 
 PARTICIPLES: Final = {"insert": "inserted", "update": "updated", "delete": "deleted", "truncatetable": "deleted"}
-READS: Final = (exp.Query, exp.Describe, exp.Summarize, exp.Copy, exp.Pivot)
+READS: Final = (exp.Query, exp.Values, exp.Describe, exp.Summarize, exp.Copy, exp.Pivot)
 LOCAL: Final = ("SET", "VARIABLE_SET", "PRAGMA", "LOAD", "CALL", "ATTACH", "DETACH")
 """Statements about this session, which DuckDB runs on its own."""
 CALL: Final = re.compile(r"CALL\b", re.IGNORECASE)
