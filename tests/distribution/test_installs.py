@@ -28,6 +28,7 @@ NEEDS_EXTRA = {
     "from skiway.client import FunctionCall; next(FunctionCall('read_parquet', ('a.parquet',)).run(['id']))": "memory",
     "import skiway.airport.geometry": "geometry",
     "from skiway.airport import filters; filters.to_sql(filters.Filter(), dialect='sqlite')": "sql",
+    "from skiway.duckdb import connect": "duckdb",
     "import skiway.demo": "lake",
     "import skiway.formats": "lake",
     "import skiway.lake": "lake",
