@@ -120,14 +120,14 @@ class PointerStore(ABC):
         """Set a pointer and return it; see `Put`."""
         put = _checked_put(Put(key, blob_uri, expect=expect, expires_at=expires_at))
         with self._reported("compare_and_set"):
-            self._write((put,))
+            self._write_synced((put,))
         return outcome(put)
 
     def compare_and_delete(self, key: str, *, expect: int) -> None:
         """Delete a pointer; see `Delete`."""
         delete = _checked(Delete(key, expect=expect))
         with self._reported("compare_and_delete"):
-            self._write((delete,))
+            self._write_synced((delete,))
 
     def apply(self, operations: Iterable[Operation]) -> tuple[Pointer, ...]:
         """Apply all operations atomically and return the pointers set by each `Put`. One operation per key."""
@@ -135,7 +135,7 @@ class PointerStore(ABC):
         self._check_batch(batch)
         with self._reported("apply", items=len(batch)):
             if batch:
-                self._write(batch)
+                self._write_synced(batch)
         return tuple(outcome(operation) for operation in batch if isinstance(operation, Put))
 
     def page(self, prefix: str = "", *, size: int = 100, token: str | None = None) -> Page[Pointer]:
@@ -228,7 +228,7 @@ class PointerStore(ABC):
             raise PreconditionFailed(self._retired, key="store.format.newer")
         return reported(self._on_call, "pointers", operation, items=items)
 
-    def _write(self, batch: Sequence[Operation]) -> None:
+    def _write_synced(self, batch: Sequence[Operation]) -> None:
         sync_waiting()  # the batch may refer to files that are not yet synced
         self._apply(batch)
 
