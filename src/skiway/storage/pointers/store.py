@@ -170,10 +170,11 @@ class PointerStore(ABC):
         with self._reported("count"):
             return self._count(prefix, now=self._clock())
 
-    def state(self) -> Hashable | None:
+    def state(self, *, since: float | None = None) -> Hashable | None:  # noqa: ARG002 - for backends
         """A value that every change of the store changes, wherever it is made; None if the backend cannot tell.
 
-        To compare it takes much less time than to read a pointer. Pointers expire without changing it.
+        To compare it takes much less time than to read a pointer. Pointers expire without changing it. It is the value of now
+        or, with a time of `time.monotonic()`, of any moment since that time, which spares a backend further requests.
         """
         return None
 
