@@ -38,6 +38,19 @@ def folder_of(realm: Realm, warehouse: Warehouse, table_id: str) -> str:
     return warehouse.folder(segment(realm.account_id), segment(table_id))
 
 
+def folder_of_namespace(realm: Realm, warehouse: Warehouse, namespace_id: str) -> str:
+    """The location that clients see for a namespace. It is always empty, because tables have folders of their own."""
+    return folder_of(realm, warehouse, namespace_id)
+
+
+def is_in_namespace(realm: Realm, warehouse: Warehouse, namespace_id: str, given: str) -> bool:
+    """Whether a client derived the location of a new table from that of the namespace, as Trino does."""
+    try:
+        return location(given).is_within(location(folder_of_namespace(realm, warehouse, namespace_id)))
+    except SkiwayError:
+        return False
+
+
 def check_updates(updates: Iterable[TableUpdate], files: TableFiles, folder: str) -> None:
     """Raise unless the table may have all files that the updates name; its `folder` does not change."""
     for update in updates:
