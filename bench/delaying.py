@@ -45,9 +45,15 @@ async def serve(address: str, delay_s: float, ready: Path) -> None:
 
     async def connected(client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection(host, int(port), limit=_PART_BYTES)
-        await asyncio.gather(
-            _forward(client_reader, server_writer, delay_s), _forward(server_reader, client_writer, delay_s)
-        )
+        try:
+            await asyncio.gather(
+                _forward(client_reader, server_writer, delay_s), _forward(server_reader, client_writer, delay_s)
+            )
+        except ConnectionError:  # one side is gone, so the other one has to go, too
+            pass
+        finally:
+            client_writer.close()
+            server_writer.close()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_PART_BYTES)
     number = server.sockets[0].getsockname()[1]
@@ -56,7 +62,7 @@ async def serve(address: str, delay_s: float, ready: Path) -> None:
 
 
 async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
-    """Forward one direction until it ends; then its other end is closed, too."""
+    """Forward one direction until its end, which is forwarded, too."""
     loop = asyncio.get_running_loop()
     parts = asyncio.Queue[tuple[float, bytes]](MAX_BYTES // _PART_BYTES)
 
@@ -75,14 +81,12 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, d
             due, data = await parts.get()
             await asyncio.sleep(due - loop.time())
             if not data:
-                break
+                writer.write_eof()
+                return
             writer.write(data)
             await writer.drain()
-    except ConnectionError:
-        pass
     finally:
         reading.cancel()
-        writer.close()
 
 
 if __name__ == "__main__":
