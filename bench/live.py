@@ -19,6 +19,7 @@ from bench.report import Figure
 from bench.servers import running
 from bench.serving import skiway_serve, started
 from bench.turns import Times, taken_in_turns
+from skiway.client import Metastore
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the client of `make live`
 from live.clients import Session, find_client
@@ -151,6 +152,8 @@ def wide(session: Session) -> Iterator[Figure]:
         doors = stack.enter_context(skiway_serve(place / "home"))
         address = doors["airport"].removeprefix("grpc://")
         repeating = stack.enter_context(started([sys.executable, "-m", "bench.replaying", address]))
+        with Metastore(doors["rpc"]) as metastore:
+            metastore.catalogs.update("lake", properties={"statistics.offer": "always"})
         attach(session, "lake", doors["airport"], "lake")
         session.need("CREATE SCHEMA lake.s")
         seconds = [session.timed(f"CREATE TABLE lake.s.widest_{k} ({_columns(WIDEST)})") for k in range(3)]
