@@ -50,12 +50,12 @@ SALES: Final = """
 """
 
 SCANS: Final = {
-    "all columns": ("SELECT * FROM {t}", 1.6),
-    "one column": ("SELECT amount FROM {t}", 2.0),
-    "group by": ("SELECT store, count(*), sum(amount) FROM {t} GROUP BY store", 2.0),
+    "all columns": ("SELECT * FROM {t}", 1.5),
+    "one column": ("SELECT amount FROM {t}", 2.5),
+    "group by": ("SELECT store, count(*), sum(amount) FROM {t} GROUP BY store", 2.5),
     "one day of 1,000": ("SELECT * FROM {t} WHERE day = DATE '2021-03-04'", 2.5),
     "one row by its id": ("SELECT * FROM {t} WHERE id = 3456789", 2.5),
-    "limit 100": ("SELECT * FROM {t} LIMIT 100", 2.0),
+    "limit 10": ("SELECT * FROM {t} LIMIT 10", 2.5),
     "count(*)": ("SELECT count(*) FROM {t}", None),
 }
 """Statements on the lake, and how many times as long as `read_parquet` they may take."""
