@@ -110,7 +110,7 @@ impl Shared {
         ends
     }
 
-    fn is_active(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         let inner = self.lock();
         !inner.is_over && inner.trailers.is_none()
     }

@@ -195,6 +195,10 @@ impl Lanes {
         while let Some((name, call)) = py.detach(|| self.next(&idle)) {
             self.grow(py);
             let shared = call.shared.clone();
+            if !shared.is_active() {
+                self.ended(&name); // nobody waits for it any more
+                continue;
+            }
             if let Err(error) = self.serve.call1(py, (call,)) {
                 error.write_unraisable(py, None);
                 shared.end(crate::metadata::status(call::INTERNAL, "the server failed: see its log"));

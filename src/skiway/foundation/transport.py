@@ -223,7 +223,7 @@ class Grpcio:
 NATIVE: Final = "skiway_native"
 
 
-def new_server(options: Options, transport: Choice = "auto") -> Transport:
+def new_server(options: Options, transport: Choice = "grpcio") -> Transport:
     """A server of a transport; `auto` is the native one if it is installed."""
     if chosen(transport) == "grpcio":
         return Grpcio(options)

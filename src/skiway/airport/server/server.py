@@ -106,7 +106,7 @@ class Server:
         memory_pool: pa.MemoryPool | None = None,
         observers: Sequence[Observer] = (),
         lane_of: transports.LaneOf | None = None,
-        transport: transports.Choice = "auto",
+        transport: transports.Choice = "grpcio",
         debug: bool = False,
         logger: logging.Logger | None = None,
         log_level: int | str | None = None,
