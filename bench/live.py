@@ -19,7 +19,7 @@ from bench.report import Figure
 from bench.servers import running
 from bench.serving import skiway_serve, started
 from bench.turns import Times, taken_in_turns
-from skiway.foundation.transport import chosen
+from skiway.foundation.servers import chosen
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the client of `make live`
 from live.clients import Session, find_client

@@ -12,7 +12,7 @@ import pytest
 
 from airport.raw import Raw, descriptor
 from airport.server.test_discovery import listing, objects, schema_of
-from skiway.airport import CatalogBuilder, ColumnStatistics, Server
+from skiway.airport import CatalogBuilder, ColumnStatistics, HasStatistics, ScanOptions, Server, Table
 from skiway.airport.wire.duckdb_sql import castable_type, duckdb_type
 from skiway.airport.wire.protocol import StatisticsRequest, encode, packed
 from skiway.errors import InvalidArgument, NotFound, Unsupported
@@ -319,6 +319,31 @@ def test_invalid_statistics_cost_only_the_table_its_statistics(broken: Any, capl
         )
         unknown = pa.ipc.open_stream(body).read_all().to_pylist()
         assert unknown == [{"min": None, "max": None, "has_not_null": True, "has_null": True, "distinct_count": 0}]
+
+
+def test_tables_that_do_not_offer_statistics_still_answer() -> None:
+    """Whoever asks, such as a client that attached before, gets what the table knows. Listing it computes nothing."""
+
+    class Quiet(Table, HasStatistics):
+        name, schema, offers_statistics = "quiet", pa.schema({"c": pa.int64()}), False
+        asked = 0
+
+        def scan(self, options: ScanOptions) -> tuple[()]:
+            return ()
+
+        def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:
+            self.asked += 1
+            return ColumnStatistics(min=1, max=2)
+
+    quiet, builder = Quiet(), CatalogBuilder("demo")
+    builder.schema("s").table(quiet)
+    with Server(builder.build(), port=0) as server, Raw(server.location) as raw:
+        found = objects(listing(raw))
+        assert b"can_produce_statistics" not in (schema_of(found["quiet"]).metadata or {})
+        assert quiet.asked == 0
+        request = StatisticsRequest(packed(descriptor("demo", "s", "quiet")), "c", "BIGINT")
+        (body,) = raw.action("column_statistics", encode(request))
+        assert pa.ipc.open_stream(body).read_all()["max"].to_pylist() == [2]
 
 
 def test_tables_that_have_no_statistics_are_listed_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:

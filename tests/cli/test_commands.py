@@ -119,7 +119,11 @@ def test_help_imports_no_heavy_libraries():
         (["tables", "get"], "Missing argument 'TABLE'"),
         (["tables", "list", "-o", "xml"], "'xml' is not one of"),
         (["snapshots", "get", "a.b.c", "x"], "should be a valid integer"),
-        (["connectors", "create", "x", "--kind", "xml", "--uri", "."], "'xml' is not one of"),
+        (
+            ["connectors", "create", "x", "--kind", "xml", "--uri", "."],
+            "'--kind': 'xml' is not one of parquet, iceberg,",
+        ),
+        (["connectors", "create", "x", "--kind", "parqet", "--uri", "."], "json, jdbc; did you mean parquet?"),
         (["catalogs", "create", "x", "--property", "y"], "'y' is not KEY=VALUE"),
         (["serve", "--no-such-option"], "No such option"),
         (["serve", "--set", "gc.cas.enabled"], "'gc.cas.enabled' is not KEY=VALUE, such as"),

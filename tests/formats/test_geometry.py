@@ -77,10 +77,10 @@ def read(table: TableHandle) -> list[bytes | None]:
     ("facts", "expected"),
     [
         ({}, "geometry"),
-        ({"crs": SWISS}, "geometry('EPSG:2056')"),
-        ({"crs": None}, "geometry('srid:0')"),
-        ({"crs": NAMELESS}, "geometry('srid:0')"),
-        ({"crs": "it's"}, "geometry('srid:0')"),
+        ({"crs": SWISS}, "geometry(EPSG:2056)"),
+        ({"crs": None}, "geometry(srid:0)"),
+        ({"crs": NAMELESS}, "geometry(srid:0)"),
+        ({"crs": "it's"}, "geometry(srid:0)"),
         ({"edges": "spherical"}, "binary"),
         ({"encoding": "point"}, "binary"),
     ],
@@ -95,7 +95,7 @@ def test_geoparquet_metadata_declares_geometries(
 
 
 @pytest.mark.parametrize(
-    ("crs", "expected"), [(None, "geometry"), ("EPSG:4326", "geometry"), ("EPSG:2056", "geometry('EPSG:2056')")]
+    ("crs", "expected"), [(None, "geometry"), ("EPSG:4326", "geometry"), ("EPSG:2056", "geometry(EPSG:2056)")]
 )
 def test_arrow_extension_type_declares_geometries(tmp_path: Path, crs: str | None, expected: str) -> None:
     arrow_file(tmp_path / "places" / "a.parquet", crs)
@@ -140,7 +140,7 @@ def test_files_with_large_offsets_are_read_together_with_others(tmp_path: Path, 
     if not known:
         ga.unregister_extension_types()
     table = opened(tmp_path)
-    assert type_in_json(table) == "geometry('EPSG:2056')"
+    assert type_in_json(table) == "geometry(EPSG:2056)"
     assert read(table) == POINTS + POINTS
 
 

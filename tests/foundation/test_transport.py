@@ -16,9 +16,11 @@ import pytest
 
 from airport.certificates import Authority
 from skiway.errors import Unsupported
-from skiway.foundation import transport
+from skiway.foundation import servers, transport
+from skiway.foundation.native import NATIVE
+from skiway.foundation.servers import chosen, new_server
 from skiway.foundation.threads import FairThreads, StreamWatch
-from skiway.foundation.transport import NATIVE, Certificate, Method, Methods, Options, chosen, new_server
+from skiway.foundation.transport import Certificate, Method, Methods, Options
 
 Code = grpc.StatusCode
 MIB = 1024 * 1024
@@ -463,9 +465,9 @@ def test_random_bytes_harm_nobody(name: str) -> None:
 
 
 def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "find_spec", lambda _: None)
+    monkeypatch.setattr(servers, "find_spec", lambda _: None)
     assert chosen("auto") == chosen("grpcio") == "grpcio"
     with pytest.raises(Unsupported, match="make native"):
         chosen("native")
-    monkeypatch.setattr(transport, "find_spec", lambda _: object())
+    monkeypatch.setattr(servers, "find_spec", lambda _: object())
     assert chosen("auto") == chosen("native") == "native"

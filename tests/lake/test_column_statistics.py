@@ -48,8 +48,6 @@ def test_mirrored_tables_have_the_bounds_of_their_files_before_a_profile(kind: s
     with opened_lake(tmp_path / "lake") as lake:
         lake.mirror(kind, uri)
         with lake.client(kind) as db:
-            (schema,) = [each for each in db.schemas() if each.name == "root"]
-            assert schema.tables[0].schema.metadata[b"can_produce_statistics"] == b"1"
             number = db.statistics("root.t", "id")
             assert (number.min, number.max, number.has_null, number.has_not_null) == (1, 9, False, True)
             text = db.statistics("root.t", "name")

@@ -34,7 +34,7 @@ def test_column_is_sent_as_geoarrow_with_its_coordinate_system(
         listed = db.scan("skiway.columns", where=col("column_name") == "place").read_all()["type"].to_pylist()
     assert extension_of(rows.schema.field("place")) == ("geoarrow.wkb", metadata)
     assert rows.num_rows == 3
-    assert listed == ["geometry('EPSG:2056')" if crs else "geometry"]
+    assert listed == ["geometry(EPSG:2056)" if crs else "geometry"]
 
 
 def test_duckdb_shows_geometries(lake: Lake, tmp_path: Path) -> None:

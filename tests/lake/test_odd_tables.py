@@ -280,7 +280,7 @@ def test_rest_clients_do_not_see_unreadable_tables_and_learn_the_reason(mirrored
         assert catalog.list_tables(("hypercube", "account")) == []
         with pytest.raises(NoSuchTableError, match="column 'v' has type hypercube"):
             catalog.load_table(("hypercube", "account", "table"))
-        with pytest.raises(NoSuchTableError, match="it has columns of type variant"):
+        with pytest.raises(ValueError, match="field type: 'variant'"):  # an error of PyIceberg, which has no variants
             catalog.load_table(("variant", "account", "table"))
 
 

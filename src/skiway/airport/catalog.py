@@ -265,6 +265,11 @@ class ColumnStatistics:
 class HasStatistics(ABC):
     """A table with column statistics for DuckDB's optimizer."""
 
+    @property
+    def offers_statistics(self) -> bool:
+        """Whether listings tell clients to ask for them. DuckDB asks twice for each column of a query, one call after another."""
+        return True
+
     @abstractmethod
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:
         """The statistics of a column. Leave unknown values as None, never guess."""

@@ -75,6 +75,9 @@ SERVER: Final = {
 COMMANDS: Final = {**LAKE, **SERVER}
 
 
+_WRONG_CHOICE: Final = re.compile(r"(?:Value error, )?'(?P<given>.*)' is not one of (?P<choices>'.*')\.")
+
+
 class Commands(TyperGroup):
     """The root group, which imports its commands lazily."""
 
@@ -96,6 +99,20 @@ class Commands(TyperGroup):
             for name in COMMANDS:
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. If the value of an option is similar to one of its choices, the error suggests that."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if wrong := _WRONG_CHOICE.fullmatch(error.message):
+                from skiway.cli.command import suggestion
+
+                choices = wrong["choices"].replace("'", "")
+                advice = suggestion(wrong["given"], choices.split(", "))
+                found = f"{wrong['given']!r} is not one of {choices}"
+                error.message = f"{found}; {advice}" if advice.startswith("did you mean") else f"{found}."
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the signature of click
         """Write the help without loading any command."""

@@ -94,7 +94,7 @@ def coordinate_system(field: pa.Field) -> str | None:
 
 def geometry_type_name(crs: str) -> str:
     """Iceberg's name for the type of geometries in the coordinate system `crs`."""
-    return "geometry" if crs == DEFAULT_CRS else f"geometry('{crs}')"
+    return "geometry" if crs == DEFAULT_CRS else f"geometry({crs})"
 
 
 def is_geometry_type(of: pa.DataType) -> bool:

@@ -6,6 +6,7 @@ HTTP/2, TLS, framing, deadlines and flow control are there. Here, each call is g
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -14,11 +15,12 @@ from typing import Any, Final, Never
 from weakref import WeakSet
 
 import grpc
-import skiway_native
 
 from skiway.errors import Internal
 from skiway.foundation.threads import FairThreads
 from skiway.foundation.transport import Certificate, Ended, Metadata, Method, Methods, Options
+
+NATIVE: Final = "skiway_native"
 
 log = logging.getLogger("skiway.transport")
 
@@ -142,7 +144,8 @@ class Native:
         self._methods: dict[str, Methods] = {}
         self._lanes: dict[FairThreads, Any] = {}
         self._threads: list[Thread] = []
-        self._server = skiway_native.Server(
+        self._library = importlib.import_module(NATIVE)
+        self._server: Any = self._library.Server(
             max_message_bytes=options.max_message_bytes,
             max_header_bytes=options.max_header_bytes,
             opening_s=options.opening_s,
@@ -225,7 +228,7 @@ class Native:
             thread.start()
             started.append(thread)
 
-        lanes = skiway_native.Lanes(threads.threads, threads.per_lane, threads.waiting, start, serve)
+        lanes = self._library.Lanes(threads.threads, threads.per_lane, threads.waiting, start, serve)
         self._lanes[threads] = lanes
         lanes.open()
         return lanes

@@ -19,12 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Final, Literal, Never, Protocol, TypeAlias
 
 import grpc
 
-from skiway.errors import Unsupported
 from skiway.foundation.threads import CONNECTION_OPTIONS, FairThreads
 
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
@@ -218,27 +216,3 @@ class Grpcio:
         """End the server."""
         self._other.shutdown(wait=False)
         return self._server.stop(grace)
-
-
-NATIVE: Final = "skiway_native"
-
-
-def new_server(options: Options, transport: Choice = "grpcio") -> Transport:
-    """A server of a transport; `auto` is the native one if it is installed."""
-    if chosen(transport) == "grpcio":
-        return Grpcio(options)
-    from skiway.foundation.native import Native
-
-    return Native(options)
-
-
-def chosen(transport: Choice) -> Choice:
-    """What `transport` stands for on this machine."""
-    if transport == "auto":
-        return "native" if find_spec(NATIVE) is not None else "grpcio"
-    if transport == "native" and find_spec(NATIVE) is None:
-        raise Unsupported(
-            "the native transport is not installed: install skiway-native, or build it with `make native`",
-            key="transport.missing",
-        )
-    return transport

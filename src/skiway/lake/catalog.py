@@ -41,7 +41,7 @@ from skiway.lake.writing.inserting import Changes, PendingTable, Target, check_a
 from skiway.lake.writing.writable import WritableTable
 from skiway.metastore import Realm, catalogs, managed, namespaces, tables, views
 from skiway.metastore.records.damage import damaged_error
-from skiway.metastore.records.names import exact_name
+from skiway.metastore.records.names import STATISTICS_OFFER, exact_name
 from skiway.metastore.resources.hierarchy import full_path, relation_count
 from skiway.model import v1
 from skiway.sql import Find
@@ -90,7 +90,13 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
 
     def _view_table(self, record: v1.View, *, bind: bool = True, listing: bool = False) -> ViewTable:
         place = (self._catalog.display_name, self.name)
-        return view_table(self._context, record, place, self._find, bind=bind, listing=listing)
+        return view_table(
+            self._context, record, place, self._find, bind=bind, listing=listing, inherited_offer=self._inherited_offer
+        )
+
+    def _inherited_offer(self) -> str:
+        realm = self._context.callers.realm()
+        return namespaces.nearest_property(realm, self._catalog, self._namespace, STATISTICS_OFFER)
 
     def _view(self, name: str) -> v1.View | None:
         """The view with this name, if the caller may read views."""
@@ -278,6 +284,7 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
             is_listing=listing,
             scan_mode=scan_mode(self._catalog),
             bound_columns=columns,
+            inherited_offer=self._inherited_offer,
         )
         return WritableTable(known)
 

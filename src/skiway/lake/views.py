@@ -37,6 +37,7 @@ from skiway.airport.wire.duckdb_sql import castable_type, identifier
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, PreconditionFailed, SkiwayError, Unavailable
 from skiway.lake.context import Context
 from skiway.lake.policies import RestrictedRows, masked_columns, may_be_shown, with_optional
+from skiway.metastore import tables
 from skiway.metastore.records.damage import damaged_error
 from skiway.metastore.records.policies import Restriction
 from skiway.metastore.resources.view_dialects import QUERY_NAMES, is_translated, view_sql
@@ -280,7 +281,14 @@ class DefinerView(_StoredView):
 class _Statistics(HasStatistics):
     """A simple view, which has the statistics of its table."""
 
+    record: v1.View
     is_listed = False
+    inherited_offer: Callable[[], str] = str
+
+    @property
+    def offers_statistics(self) -> bool:
+        """Whether clients are told to ask for the statistics of the columns."""
+        return tables.offers_statistics(self.record, self.inherited_offer)
 
     @abstractmethod
     def statistics_of(self, column: str, duckdb_type: str) -> ColumnStatistics:
@@ -300,14 +308,20 @@ class SimpleDefinerView(DefinerView, _Statistics):
 
 
 def readable_view(
-    context: Context, record: v1.View, place: tuple[str, str], find: Find, *, listing: bool = False
+    context: Context,
+    record: v1.View,
+    place: tuple[str, str],
+    find: Find,
+    *,
+    listing: bool = False,
+    inherited_offer: Callable[[], str] = str,
 ) -> LakeView | DefinerView:
     """The view with the rights that were declared for it."""
     is_definers = record.rights == v1.VR_DEFINER
     if simple_view(view_sql(record, place[0])) is None:
         return (DefinerView if is_definers else LakeView)(context, record, place, find)
     view = (SimpleDefinerView if is_definers else SimpleLakeView)(context, record, place, find)
-    view.is_listed = listing
+    view.is_listed, view.inherited_offer = listing, inherited_offer
     return view
 
 
@@ -356,7 +370,14 @@ ViewTable = LakeView | DefinerView | RestrictedView | BrokenView
 
 
 def view_table(
-    context: Context, record: v1.View, place: tuple[str, str], find: Find, *, bind: bool, listing: bool = False
+    context: Context,
+    record: v1.View,
+    place: tuple[str, str],
+    find: Find,
+    *,
+    bind: bool,
+    listing: bool = False,
+    inherited_offer: Callable[[], str] = str,
 ) -> ViewTable:
     """A view as a table; if it cannot be read, one that tells why. Only with `bind`, its columns are determined."""
     if record.damage:
@@ -369,7 +390,7 @@ def view_table(
         if restriction is not None:
             view = RestrictedView(context, record, place, find, restriction)
         else:
-            view = readable_view(context, record, place, find, listing=listing)
+            view = readable_view(context, record, place, find, listing=listing, inherited_offer=inherited_offer)
         if bind or isinstance(view, RestrictedView):
             view.schema  # noqa: B018 - raises the reason
         else:

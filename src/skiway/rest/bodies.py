@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -67,10 +68,29 @@ class Body:
         self.size += size
 
     async def _read(self) -> bytes:
+        headers = self._request.headers
         async with _deadline(self._seconds):
             received = await _received(self._request, self._max_bytes, self._count)
-        _check_media(self._request.headers.get("content-type", ""), received, JSON)
-        return received
+        _check_media(headers.get("content-type", ""), received, JSON)
+        encoding = headers.get("content-encoding", "identity").strip().lower()
+        return received if encoding == "identity" else await asyncio.to_thread(self._unpacked, received, encoding)
+
+    def _unpacked(self, packed: bytes, encoding: str) -> bytes:
+        if encoding not in ("gzip", "x-gzip"):
+            raise InvalidArgument(
+                f"the body has the content-encoding {encoding[:100]!r}: compress it with gzip, or not at all",
+                key="body.encoding",
+            )
+        stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        try:
+            body = stream.decompress(packed, self._max_bytes + 1)
+        except zlib.error:
+            body = b""
+        if len(body) > self._max_bytes:
+            raise _too_large(self._max_bytes)
+        if not stream.eof:
+            raise InvalidArgument("the body is not complete gzip data: send all of it", key="body.encoding")
+        return body
 
 
 class Forms:
@@ -140,6 +160,9 @@ def _too_large(limit: int) -> LimitExceeded:
 
 M = TypeVar("M", bound=BaseModel)
 
+_ADDED_TYPES: Final = (b'"variant"', b'"geometry', b'"geography')
+"""Bodies with one of these are searched for types that PyIceberg lacks."""
+
 _LARGEST: Final = 2**63 - 1
 MAX_VALUES: Final = 200_000
 """How many values a body may have. More take seconds to decode, however small they are."""
@@ -193,16 +216,21 @@ def at_most(limit: int) -> BeforeValidator:
 
 
 def decoded(body: bytes, model: type[M], **given: Any) -> M:
-    """Decode the body as `model`; `given` are defaults of fields that may be missing."""
-    fields = {**given, **fields_of(body)}
+    """Decode the body as `model`; `given` are defaults of fields that may be missing. A field that is null is missing."""
+    fields = {**given, **{name: value for name, value in fields_of(body).items() if value is not None}}
+    if any(name in body for name in _ADDED_TYPES):
+        from skiway.formats.iceberg.added_types import with_types
+
+        fields = with_types(fields)
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         raise _refused(error) from None
     except Exception as error:
+        is_explained = type(error).__module__.startswith("pyiceberg.")
+        reason = str(error)[:200] if is_explained else f"{type(error).__name__} while decoding it"
         raise InvalidArgument(
-            f"the body is not a {model.__name__}: {type(error).__name__} while decoding it; compare it with the "
-            "specification of the Iceberg REST catalog",
+            f"the body is not a {model.__name__}: {reason}; compare it with the specification of the Iceberg REST catalog",
             key="body.invalid",
         ) from error
 

@@ -51,8 +51,6 @@ def opened(realm: Realm, lake: Lake, table: v1.Table) -> IcebergTable:
     try:
         found = lake.mirrors(realm, table)
         if isinstance(found.handle, IcebergTable):
-            if found.handle.has_variants:
-                raise _not_iceberg(table, "it has columns of type variant")
             return found.handle
         if table.upstream.format != v1.TF_ICEBERG:
             return exports.export(realm, lake.warehouse, table, found)

@@ -6,6 +6,7 @@ Tasks of Spark read the rows with the reader of the table format, only the colum
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from itertools import count as count_from
@@ -47,11 +48,14 @@ def measure(
     wanted = dict.fromkeys(name for check in checks for name in columns_of(check))
     by_name = {leaf.path[0]: leaf for leaf in leaves(handle.schema.arrow) if len(leaf.path) == 1}
     columns = {name: by_name[name] for name in wanted if name in by_name and value_kind(by_name[name].type) is not None}
-    with separate_session(spark(), PINNED) as session:
+    with separate_session(spark(), PINNED) as session, ExitStack() as kept:
 
         @cache
         def frame(*columns: Leaf) -> DataFrame:
-            return _frame(session, handle, snapshot, columns)
+            # Several rules read the same values. Spark writes to disk what does not fit into its memory.
+            values = _frame(session, handle, snapshot, columns).persist()
+            kept.callback(values.unpersist)
+            return values
 
         return _Rows(frame, columns, table).facts(checks)
 

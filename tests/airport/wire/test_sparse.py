@@ -13,7 +13,7 @@ from airport.wire.test_frames import TYPES, array_of, round_trip
 from skiway.airport.server.scans import NullColumns
 from skiway.airport.wire import encoding
 from skiway.airport.wire.encoding import SparseBatches
-from skiway.airport.wire.frames import FrameWriter
+from skiway.airport.wire.frames import BatchReader, FrameWriter
 
 
 def among_nulls(column: pa.Array, rows: int) -> pa.RecordBatch:
@@ -62,6 +62,30 @@ def test_null_columns_take_no_space_and_the_others_are_unchanged() -> None:
     assert len(frame) < column.nbytes * 1.1
 
 
+def test_null_columns_of_a_fixed_width_need_no_memory_in_the_client() -> None:
+    rows = 50_000
+    kinds = [
+        pa.int64(),
+        pa.timestamp("us"),
+        pa.float32(),
+        pa.date32(),
+        pa.bool_(),
+        pa.binary(7),
+        pa.uuid(),
+        pa.string(),
+    ]
+    column = pa.array(range(rows), pa.int64())
+    batch = pa.record_batch([column, *(pa.nulls(rows, kind) for kind in kinds)], names=list("abcdefghi"))
+    writer = FrameWriter(batch.schema)
+    stream = [writer.begin(), *writer.batch(batch, null_columns=tuple(range(1, 9)))]
+    before = pa.total_allocated_bytes()
+    (found,) = BatchReader(iter(stream))
+    wide = 16 * rows + 4 * rows  # values of 16 bytes are longer than the body, and strings have offsets
+    assert pa.total_allocated_bytes() - before < 1.1 * wide
+    assert found == batch
+    found.validate(full=True)
+
+
 @given(rows=st.integers(1, 70_000))
 def test_filters_leave_batches_of_any_size(rows: int) -> None:
     batch = among_nulls(pa.array([1, 2, None], pa.int16()), rows)
@@ -77,7 +101,11 @@ def test_streams_share_compressed_columns(monkeypatch: pytest.MonkeyPatch) -> No
         assert round_trip(batches, null_columns=NULLED) == batches
     kinds = {pa.float64(), *(batches[0].schema.field(i).type for i in NULLED if i != 3)}
     flat = [what for what in made if not what[0].num_fields]
-    assert len(flat) == len(encoded.columns) == len(kinds) + len(kinds) - 1, "each for one row; all but one for 61,440"
+    assert len(flat) == len(encoded.columns)
+    assert {kind for kind, rows in flat if rows == 1} == kinds
+    assert {kind for kind, rows in flat if rows == 61_440} == {pa.string(), pa.decimal128(20, 2)}, (
+        "which are not borrowed"
+    )
     assert len(encoded.templates) == 1
 
 

@@ -145,11 +145,11 @@ def test_nanoseconds_are_read_and_filtered(tmp_path: Path, tz: str | None) -> No
     ("of", "stored", "crs"),
     [
         ("geometry", "geometry", "OGC:CRS84"),
-        ("geometry(EPSG:3857)", "geometry('EPSG:3857')", "EPSG:3857"),
-        ("geometry('EPSG:3857')", "geometry('EPSG:3857')", "EPSG:3857"),
+        ("geometry(EPSG:3857)", "geometry(EPSG:3857)", "EPSG:3857"),
+        ("geometry('EPSG:3857')", "geometry(EPSG:3857)", "EPSG:3857"),
         ("geography", "geography", None),
         ("geography(OGC:CRS84, spherical)", "geography", None),
-        ("geography(EPSG:4326,vincenty)", "geography('EPSG:4326', 'vincenty')", None),
+        ("geography(EPSG:4326,vincenty)", "geography(EPSG:4326, vincenty)", None),
     ],
 )
 def test_geometries_and_geographies_are_well_known_bytes(tmp_path: Path, of: str, stored: str, crs: str | None) -> None:

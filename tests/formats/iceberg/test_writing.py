@@ -229,7 +229,7 @@ def test_unsupported_types_are_rejected_with_the_column_name(given: pa.DataType)
         (pa.field("x", pa.timestamp("ns")), "timestamp_ns"),
         (pa.field("x", pa.timestamp("ns", tz="Europe/Berlin")), "timestamptz_ns"),
         (pa.field("x", pa.list_(pa.timestamp("ns"))), "list<timestamp_ns>"),
-        (pa.field("x", pa.binary(), metadata={"ARROW:extension:name": "geoarrow.wkb"}), "geometry('srid:0')"),
+        (pa.field("x", pa.binary(), metadata={"ARROW:extension:name": "geoarrow.wkb"}), "geometry(srid:0)"),
     ],
 )
 def test_types_of_version_3_are_rejected_in_version_2(field: pa.Field, stored: str) -> None:

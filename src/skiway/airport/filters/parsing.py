@@ -41,6 +41,7 @@ from skiway.errors import InvalidArgument
 
 _MAX_DEPTH: Final = 200  # of types and values, including the depth of the expression
 _MAX_DIGITS: Final = 38  # of a DECIMAL
+_TYPES_WITH_PARAMETERS: Final = ("DECIMAL", "LIST", "ARRAY")
 _INT32: Final = INTEGER_RANGES["INTEGER"]
 _INT64: Final = INTEGER_RANGES["BIGINT"]
 _UINT64: Final = INTEGER_RANGES["UBIGINT"]
@@ -51,7 +52,7 @@ def parse_type(raw: dict[str, Any], depth: int = 0) -> LogicalType:
     if depth > _MAX_DEPTH:
         raise RecursionError
     info = raw["type_info"]
-    if info is None and raw["id"] != "DECIMAL":
+    if info is None and raw["id"] not in _TYPES_WITH_PARAMETERS:
         return plain(_name(raw["id"]))
     width, scale = _size(info.get("width", 0)), _size(info.get("scale", 0))
     if raw["id"] == "DECIMAL" and not (1 <= width <= _MAX_DIGITS and scale <= width):
@@ -69,6 +70,8 @@ def parse_type(raw: dict[str, Any], depth: int = 0) -> LogicalType:
 
 
 def _fields(type_id: str, info: dict[str, Any], depth: int) -> tuple[tuple[str, LogicalType], ...]:
+    if type_id in ("LIST", "ARRAY"):
+        return (("", parse_type(info["child_type"], depth)),)
     if "child_types" in info:
         return tuple([(_name(child["first"]), parse_type(child["second"], depth)) for child in info["child_types"]])
     if "child_type" in info:

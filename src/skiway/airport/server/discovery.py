@@ -334,7 +334,7 @@ def announced(table: Table | TableRef, path: ObjectPath, schema: pa.Schema, *, s
     if rowid is not None and IS_ROWID not in (schema.field(rowid).metadata or {}):
         field = schema.field(rowid)
         schema = schema.set(rowid, field.with_metadata({**(field.metadata or {}), IS_ROWID: b"1"}))
-    if statistics and isinstance(table, HasStatistics):
+    if statistics and isinstance(table, HasStatistics) and table.offers_statistics:
         visible = [field for index, field in enumerate(schema) if index != rowid]
         if can_announce(visible, table.column_statistics, path):
             schema = schema.with_metadata({**(schema.metadata or {}), b"can_produce_statistics": b"1"})

@@ -18,7 +18,8 @@ from typing import Any, Final, ParamSpec
 import pyarrow as pa
 
 from skiway.airport.catalog import Catalog, Table
-from skiway.airport.functions import ScalarFunction, TableInOutFunction, read_arguments
+from skiway.airport.conversion import cast_array
+from skiway.airport.functions import Parameter, ScalarFunction, TableInOutFunction, read_arguments
 from skiway.airport.request import Request, ServedCall, call_of, current_request
 from skiway.airport.server.host import Host, OpenedTable, open_scalar_function, open_table, open_table_function
 from skiway.airport.server.scans import BatchAdapter, cast_column
@@ -344,12 +345,19 @@ def _arguments(function: ScalarFunction, batch: pa.RecordBatch) -> pa.RecordBatc
     ):
         return batch
     columns = [
-        cast_column(column, pa.field(parameter.name, parameter.type))
-        if isinstance(parameter.type, pa.DataType)
-        else column
+        _argument(function, parameter, column) if isinstance(parameter.type, pa.DataType) else column
         for parameter, column in zip(function.parameters, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _argument(function: ScalarFunction, parameter: Parameter, column: pa.Array) -> pa.Array:
+    try:
+        return cast_array(column, parameter.type)
+    except pa.ArrowException as error:
+        raise InvalidArgument(
+            f"{function.name} takes {parameter.type} for {parameter.name!r}, not {column.type}: {error}"
+        ) from error
 
 
 def _values(function: ScalarFunction, result: Any, rows: int) -> pa.Array:

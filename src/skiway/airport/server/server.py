@@ -32,6 +32,7 @@ from skiway.airport.wire import protocol
 from skiway.airport.wire.duckdb_sql import FILE_READERS, attach_statement, secret_statement
 from skiway.errors import InvalidArgument, Unsupported
 from skiway.foundation import transport as transports
+from skiway.foundation.servers import new_server
 
 MIB: Final = 1024 * 1024
 _CANCEL_S: Final = 5  # what a cancelled call has to notice it
@@ -162,7 +163,7 @@ class Server:
         """Start listening."""
         if self._server is not None:
             raise InvalidArgument(f"the server at {self.location} was already started; create a new one")
-        server = transports.new_server(self._options, self._transport)
+        server = new_server(self._options, self._transport)
         self.service.add_to(server)
         self._port = self._listen(server)
         server.start()

@@ -7,9 +7,12 @@ interface. Before the first use in a process, a self-check encodes a few small b
 anything differs or fails, one warning is logged, and batches are encoded by `PlainMessageStream`, which uses documented
 interfaces only and copies more.
 
-Arrow lets each buffer of a compressed batch declare itself uncompressed, so requested columns are sent as they are, between NULL
+Arrow lets each buffer of a compressed batch declare itself uncompressed, so requested columns are sent as they are, followed by NULL
 columns that are compressed once and then reused by all streams. The header, a flatbuffer, is patched to match. This depends on the
 byte layout of pyarrow's output, which is not a documented interface, so the self-check covers it.
+
+The values of a NULL column mean nothing, and buffers may overlap. So those of a fixed width are the first bytes of the body, which
+contain the requested columns: a client that reads one column of ten would else spend a third of its time on decompressing zeros.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from struct import Struct
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
@@ -167,13 +170,16 @@ class _Header:
         """The offset and length of each buffer in the body."""
         return list(_PAIR.iter_unpack(self.data[self.buffers : self.buffers + self.buffer_count * _PAIR.size]))
 
-    def patched(self, rows: int, nodes: Sequence[tuple[int, int]], buffers: Sequence[tuple[int, int]]) -> bytes:
+    def patched(
+        self, rows: int, nodes: Iterable[tuple[int, int]], buffers: Iterable[tuple[int, int]], body_length: int
+    ) -> bytes:
         """The header of another batch of the same schema."""
         data = bytearray(self.data)
         _LONG.pack_into(data, self.length, rows)
-        _LONG.pack_into(data, self.body_length, sum(padded(size) for _, size in buffers))
+        _LONG.pack_into(data, self.body_length, body_length)
         for start, pairs in ((self.nodes, nodes), (self.buffers, buffers)):
-            data[start : start + len(pairs) * _PAIR.size] = b"".join(_PAIR.pack(*pair) for pair in pairs)
+            packed = b"".join(_PAIR.pack(*pair) for pair in pairs)
+            data[start : start + len(packed)] = packed
         return bytes(data)
 
 
@@ -185,6 +191,25 @@ class _Column:
     buffers: list[list[Piece]]
 
 
+class _Body:
+    """The body of a message, to which buffers are added."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.size = 0
+
+    def add(self, buffer: Sequence[Piece]) -> tuple[int, int]:
+        """Add a buffer, given in pieces; return its range."""
+        found = self.size, sum(map(len, buffer))
+        self.size += padded(found[1])
+        self.pieces += [*buffer, _PADDING[: self.size - sum(found)]]
+        return found
+
+    def start(self, size: int) -> tuple[int, int] | None:
+        """The range of the first `size` bytes, after what precedes a buffer; None if there are fewer."""
+        return (0, len(_UNCOMPRESSED) + size) if len(_UNCOMPRESSED) + size <= self.size else None
+
+
 class SparseBatches:
     """Encodes batches of one schema in which the columns at the positions `null_columns` are NULL."""
 
@@ -193,6 +218,7 @@ class SparseBatches:
         self._data_positions = [i for i in range(len(schema)) if i not in self._null_positions]
         self._stream = MessageStream(pa.schema([schema.field(i) for i in self._data_positions]), None)
         self._null_columns: dict[int, dict[int, _Column]] = {}  # by number of rows
+        self._widths = [_bit_width(field.type) for field in schema]
         self._template = _encoded.templates.get(
             schema.serialize().to_pybytes(), lambda: _Header.parse(_null_message(schema, 1))
         )
@@ -207,25 +233,41 @@ class SparseBatches:
         data_columns = self._encode_data_columns(batch)
         if data_columns is None:
             return None
-        columns = self._encode_null_columns(batch.num_rows) | data_columns
-        nodes, ranges, body = [], [], list[Piece]()
-        offset = 0
-        for position in range(len(self._schema)):
-            nodes += columns[position].nodes
-            for buffer in columns[position].buffers:
-                size = sum(map(len, buffer))
-                ranges.append((offset, size))
-                offset += padded(size)
-                body += [*buffer, _PADDING[: padded(size) - size]]
-        return [self._template.patched(batch.num_rows, nodes, ranges)], body
+        body = _Body()
+        # No bit is set in the first bytes, so as a validity bitmap they say that all values are NULL.
+        validity = body.add([_UNCOMPRESSED, bytes(_bitmap_size(batch.num_rows))])
+        nodes = {position: column.nodes for position, column in data_columns.items()}
+        ranges = {position: [*map(body.add, column.buffers)] for position, column in data_columns.items()}
+        for position in self._null_positions:
+            values = self._any_values(position, batch.num_rows, body)
+            if values is not None:
+                nodes[position], ranges[position] = [(batch.num_rows, batch.num_rows)], [validity, values]
+                continue
+            column = self._encode_null_column(position, batch.num_rows)
+            nodes[position], ranges[position] = column.nodes, [*map(body.add, column.buffers)]
+        order = range(len(self._schema))
+        header = self._template.patched(
+            batch.num_rows,
+            chain.from_iterable(nodes[position] for position in order),
+            chain.from_iterable(ranges[position] for position in order),
+            body.size,
+        )
+        return [header], body.pieces
 
-    def _encode_null_columns(self, rows: int) -> dict[int, _Column]:
-        if rows not in self._null_columns:
-            while len(self._null_columns) >= _CACHED_SIZES:
-                del self._null_columns[next(iter(self._null_columns))]
-            columns = {i: _null_column(self._schema.field(i).type, rows) for i in self._null_positions}
-            self._null_columns[rows] = {i: column for i, column in columns.items() if column is not None}
-        return self._null_columns[rows]
+    def _any_values(self, position: int, rows: int, body: _Body) -> tuple[int, int] | None:
+        """The range of the values of a NULL column: any, of the right size. None if there is none of this size."""
+        bits = self._widths[position]
+        return None if bits is None else body.start(-(-rows * bits // 8))
+
+    def _encode_null_column(self, position: int, rows: int) -> _Column:
+        while rows not in self._null_columns and len(self._null_columns) >= _CACHED_SIZES:
+            del self._null_columns[next(iter(self._null_columns))]
+        columns = self._null_columns.setdefault(rows, {})
+        if position not in columns:
+            column = _null_column(self._schema.field(position).type, rows)
+            assert column is not None  # as for one row
+            columns[position] = column
+        return columns[position]
 
     def _encode_data_columns(self, batch: pa.RecordBatch) -> dict[int, _Column] | None:
         if not self._data_positions:
@@ -254,6 +296,19 @@ def _uncompressed(pieces: Mapping[int, Piece], at: int, size: int) -> list[Piece
     piece = pieces[at]
     assert len(piece) >= size
     return [_UNCOMPRESSED, memoryview(piece)[:size]]
+
+
+def _bit_width(kind: pa.DataType) -> int | None:
+    """The bits of a value; None if not all values of the type have the same size, or they have more than one buffer."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    is_kind = pa.types.is_primitive, pa.types.is_decimal, pa.types.is_fixed_size_binary
+    return int(kind.bit_width) if any(each(kind) for each in is_kind) else None
+
+
+def _bitmap_size(rows: int) -> int:
+    """The bytes of a validity bitmap, as Arrow pads them; enough for the values of a single row of most types."""
+    return -(-rows // 512) * 64
 
 
 def _null_column(kind: pa.DataType, rows: int) -> _Column | None:

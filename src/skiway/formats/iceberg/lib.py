@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pyiceberg import exceptions, manifest, partitioning, schema, transforms, typedef, types  # noqa: F401
     from pyiceberg.table import metadata, refs, snapshots, sorting, update  # noqa: F401
 
-    from skiway.formats.iceberg import manifest_files, metadata_files  # noqa: F401
+    from skiway.formats.iceberg import added_types, manifest_files, metadata_files  # noqa: F401
 
 _PLACES: Final = {
     "pyiceberg": ("exceptions", "manifest", "partitioning", "schema", "transforms", "typedef", "types"),
     "pyiceberg.table": ("metadata", "refs", "snapshots", "sorting", "update"),
-    "skiway.formats.iceberg": ("manifest_files", "metadata_files"),
+    "skiway.formats.iceberg": ("added_types", "manifest_files", "metadata_files"),
 }
 
 if not TYPE_CHECKING:  # type checkers would accept any name

@@ -212,7 +212,7 @@ def updated(
         assigned = with_assigned_ids(base, updates)
         made = _changed(start if base is None else base, start, assigned, location)
         if base is None:
-            made = lib.metadata.TableMetadataUtil.parse_obj(made.model_dump())
+            made = lib.metadata.TableMetadataUtil.parse_obj(lib.added_types.with_types(made.model_dump()))
     # A replacement may start at a lower number, but the sequence number of a table never decreases.
     last = max(getattr(each, "last_sequence_number", None) or 0 for each in (base, made))
     if made.format_version > 1 and getattr(made, "last_sequence_number", None) != last:

@@ -3,19 +3,13 @@
 `ReadingIO` and `WritingIO` let PyIceberg open files through `Files`, which checks every location.
 
 Importing this module lets PyIceberg read and write default values of nanoseconds, which remain text.
-
-Columns of type variant are read as strings with JSON. Iceberg's Java library writes the parameters of geometries and
-geographies without quotes, which PyIceberg requires.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pydantic import ValidationError as Malformed
@@ -28,10 +22,12 @@ from pyiceberg.types import NestedField, TimestampNanoType, TimestamptzNanoType
 
 from skiway.errors import LimitExceeded, Unsupported
 from skiway.formats.files import Files
+from skiway.formats.iceberg.added_types import has_added_types, known_type, with_types
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.readers.encodings import decompressed
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from requests import Response
 
 
@@ -132,32 +128,33 @@ def _nanoseconds(of: TimestampNanoType | TimestamptzNanoType, value: object) -> 
 def parsed_schema(document: object) -> Schema:
     """Parse a schema in Iceberg's JSON format. Raise `ValueError` if it is invalid."""
     try:
-        return Schema.model_validate(document)
+        return Schema.model_validate(with_types(document))
     except (ValidationError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(str(error)) from error
 
 
 def table_metadata(files: Files, location: str) -> TableMetadata:
-    """Read a metadata file of a managed table."""
-    text = metadata_text(files, location)
-    with naming_types(
-        text, "managed tables do not support; a connector of kind iceberg mirrors the table, and reads variants as JSON"
-    ):
-        return TableMetadataUtil.parse_raw(text)
+    """Read the metadata file of a table."""
+    return parsed_metadata(metadata_text(files, location))
 
 
-@contextmanager
-def naming_types(text: str, consequence: str) -> Iterator[None]:
-    """Run a block that parses metadata; raise `Unsupported` with the column if PyIceberg does not have the type of one."""
+def parsed_metadata(text: str) -> TableMetadata:
+    """Parse the metadata of a table. Raise `Unsupported` with the column if the type of one is unknown."""
     try:
-        yield
+        if has_added_types(text):
+            return TableMetadataUtil.parse_obj(with_types(json.loads(text)))
+        return TableMetadataUtil.parse_raw(text)
     except (Malformed, ValidationError) as error:
         unknown = next(_unknown_types(json.loads(text)), None)
         if unknown is None:
             raise
         column, name = unknown
         raise Unsupported(
-            f"column {column!r} has type {name}, which {consequence}", key="table.feature", feature=name, column=column
+            f"column {column!r} has type {name}, which is not supported; drop the column, or copy the table with an engine that "
+            "supports it",
+            key="table.feature",
+            feature=name,
+            column=column,
         ) from error
 
 
@@ -185,6 +182,8 @@ def _type_names(of: Any) -> Iterator[str]:
 
 
 def _is_unknown(name: str) -> bool:
+    if known_type(name) is not None:
+        return False
     try:
         NestedField(field_id=1, name="_", type=name, required=False)
     except (Malformed, ValidationError):
@@ -221,74 +220,27 @@ def check_unpacked(size: int, location: str) -> None:
         )
 
 
-_SHAPE: Final = re.compile(r"(geometry|geography)\s*\(\s*([^'\",)]+?)\s*(?:,\s*(\w+)\s*)?\)")
-_VARIANTS: Final = "skiway.variants"
-_PARTS: Final = (("type", "id"), ("element", "element-id"), ("key", "key-id"), ("value", "value-id"))
+_METADATA: Final = "skiway.metadata"
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignMetadata:
-    """The metadata of a table for reading. The columns with the ids `variants` are strings in it; never write it back."""
+def keep_metadata(response: Response, *_: object, **__: object) -> None:
+    """Let PyIceberg parse the response of a REST catalog with types that it does not know; `kept_metadata` has these.
 
-    metadata: TableMetadata
-    variants: frozenset[int] = frozenset()
-
-
-_CONSEQUENCE: Final = "is not supported; drop the column, or copy the table with an engine that supports it"
-
-
-def read_foreign_metadata(files: Files, location: str) -> ForeignMetadata:
-    """Read a metadata file of a table that is not written to."""
-    text = metadata_text(files, location)
-    with naming_types(text, _CONSEQUENCE):
-        if not _has_foreign_types(text):
-            return ForeignMetadata(TableMetadataUtil.parse_raw(text))
-        document = json.loads(text)
-        found = _translate_schemas(document)
-        return ForeignMetadata(TableMetadataUtil.parse_obj(document), found)
-
-
-def translate_response(response: Response, *_: object, **__: object) -> None:
-    """Replace the types in the response of a REST catalog that PyIceberg cannot parse; the config then names the variants."""
+    In the metadata that PyIceberg gets, all of them are strings. The config of the table has the metadata itself.
+    """
     text = response.content.decode(errors="replace")
-    if not response.ok or not _has_foreign_types(text):
+    if not response.ok or not has_added_types(text):
         return
     document = json.loads(text)
     metadata = document.get("metadata") if isinstance(document, dict) else None
     if isinstance(metadata, dict):
-        variants = ",".join(map(str, sorted(_translate_schemas(metadata))))
         config = document.get("config")
-        document["config"] = {**(config if isinstance(config, dict) else {}), _VARIANTS: variants}
-        response._content = json.dumps(document).encode()
+        document["config"] = {**(config if isinstance(config, dict) else {}), _METADATA: json.dumps(metadata)}
+        document["metadata"] = with_types(metadata)
+        response._content = json.dumps(document, default=lambda _: "string").encode()
 
 
-def variants_in(config: Mapping[str, str]) -> frozenset[int]:
-    """The ids of the variants that `translate_response` has found."""
-    return frozenset(int(number) for number in config.get(_VARIANTS, "").split(",") if number.isdecimal())
-
-
-def _has_foreign_types(text: str) -> bool:
-    return '"variant"' in text or _SHAPE.search(text) is not None
-
-
-def _translate_schemas(metadata: dict[str, Any]) -> frozenset[int]:
-    schemas = [*metadata.get("schemas", ()), *([metadata["schema"]] if "schema" in metadata else ())]
-    return frozenset(number for schema in schemas for number in _translate(schema))
-
-
-def _translate(of: Any) -> Iterator[int]:
-    """Replace the types in a schema, a field or a type, and yield the ids of the fields that are variants."""
-    if not isinstance(of, dict):
-        return
-    for part, number in _PARTS:
-        found = of.get(part)
-        if found == "variant":
-            of[part] = "string"
-            yield of[number]
-        elif isinstance(found, str) and (shape := _SHAPE.fullmatch(found)):
-            parameters = ", ".join(repr(group) for group in shape.groups()[1:] if group)
-            of[part] = f"{shape[1]}({parameters})"
-        else:
-            yield from _translate(found)
-    for field in of.get("fields", ()):
-        yield from _translate(field)
+def kept_metadata(table: Table) -> TableMetadata:
+    """The metadata of a table that a REST catalog has sent, or any other catalog has read."""
+    text = table.config.get(_METADATA)
+    return table.metadata if text is None else parsed_metadata(text)

@@ -78,10 +78,9 @@ class CatalogSource(Source):
         with decoding(files, found.metadata_location):
             return IcebergTable(
                 name,
-                validated(found.metadata),
+                validated(lib.metadata_files.kept_metadata(found)),
                 metadata_location=found.metadata_location,
                 files=files,
-                variants=getattr(found, "variants", frozenset()) or lib.metadata_files.variants_in(found.config),
             )
 
     def close(self) -> None:
@@ -128,14 +127,9 @@ def read_table(files: Files, catalog: Catalog, name: tuple[str, ...], metadata: 
     """Read a table of `catalog` from its metadata file. `files` checks the location of the file."""
     from pyiceberg.table import Table
 
-    class WithVariants(Table):
-        variants: frozenset[int] = frozenset()
-
     with decoding(files, metadata):
-        read = lib.metadata_files.read_foreign_metadata(files, metadata)
-    table = WithVariants(name, read.metadata, metadata, lib.metadata_files.ReadingIO(files), catalog)
-    table.variants = read.variants
-    return table
+        read = lib.metadata_files.table_metadata(files, metadata)
+    return Table(name, read, metadata, lib.metadata_files.ReadingIO(files), catalog)
 
 
 @contextmanager
@@ -219,7 +213,7 @@ def _open_rest(request: SourceRequest) -> Source:
             def _config_headers(self, session: Session) -> None:
                 """Guard the session; this is called first, before a token is requested."""
                 guard_session(session, request.access)
-                session.hooks["response"].append(lib.metadata_files.translate_response)
+                session.hooks["response"].append(lib.metadata_files.keep_metadata)
                 super()._config_headers(session)
 
             def _init_sigv4(self, session: Session) -> None:
@@ -298,14 +292,8 @@ class _IcebergFolders(FolderLayout):
     def open(self, name: TableName, place: Location) -> TableHandle:
         metadata = place if ".metadata.json" in place.name else self._newest(name, place / "metadata")
         with decoding(self.files, str(metadata)), translated(str(place), str(name)):
-            read = lib.metadata_files.read_foreign_metadata(self.files, str(metadata))
-            return IcebergTable(
-                name,
-                validated(read.metadata),
-                metadata_location=str(metadata),
-                files=self.files,
-                variants=read.variants,
-            )
+            read = lib.metadata_files.table_metadata(self.files, str(metadata))
+            return IcebergTable(name, validated(read), metadata_location=str(metadata), files=self.files)
 
     def _newest(self, name: TableName, folder: Location) -> Location:
         """The current metadata file: the version in the hint or the ones following it, else the highest version."""

@@ -9,7 +9,7 @@ For a row that was changed, the commit is left NULL, so that readers take the on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -36,7 +36,7 @@ from skiway.formats.iceberg.deletes import (
     positions_by_file,
 )
 from skiway.formats.iceberg.file_table import file_table, partition_types
-from skiway.formats.iceberg.types import arrow_schema, defaults
+from skiway.formats.iceberg.types import arrow_schema, defaults, variant_columns
 from skiway.formats.readers.reading import read_rows
 from skiway.formats.readers.scanning import DataFile, IdAssigner, Scan
 from skiway.formats.schemas import Path, TableSchema, field_id, with_id, with_ids
@@ -133,7 +133,6 @@ class IcebergTable(TableHandle):
         *,
         metadata_location: str,
         files: Files,
-        variants: Set[int] = frozenset(),
     ) -> None:
         self.name = name
         self.format = Format.ICEBERG
@@ -145,13 +144,7 @@ class IcebergTable(TableHandle):
         self.metadata = metadata
         self._files = files
         self._io = lib.metadata_files.ReadingIO(files)
-        self._variants = variants
         self.schema = arrow_schema(metadata.schema())
-
-    @property
-    def has_variants(self) -> bool:
-        """Whether `metadata` has strings instead of variants, so that it is not the metadata of the table."""
-        return bool(self._variants)
 
     @cached_property
     def _schemas(self) -> dict[int, TableSchema]:
@@ -194,7 +187,11 @@ class IcebergTable(TableHandle):
 
     def whole_files(self, snapshot: Snapshot, files: pa.Table, *, max_remote: int = 0) -> list[WholeFile] | None:
         # Other readers do not return variants as JSON.
-        return None if self._variants else super().whole_files(snapshot, files, max_remote=max_remote)
+        return (
+            None
+            if self._variants(self.schema_at(snapshot))
+            else super().whole_files(snapshot, files, max_remote=max_remote)
+        )
 
     def lineage(self, snapshot: Snapshot) -> dict[int, FileLineage]:
         """What the rows of each file inherit, by the ordinal of the file."""
@@ -224,7 +221,7 @@ class IcebergTable(TableHandle):
             "iceberg files",
             found.manifest_list,
             schema.id,
-            load=lambda: file_table(self.metadata, found, self._measured(schema.arrow), self._io, str(self.name)),
+            load=lambda: file_table(self.metadata, found, self._measured(schema), self._io, str(self.name)),
             size_of=arrow_bytes,
         )
 
@@ -236,11 +233,14 @@ class IcebergTable(TableHandle):
             *(manifest.manifest_path for manifest in listed if manifest.added_snapshot_id == snapshot.id),
         ]
 
-    def _measured(self, schema: pa.Schema) -> pa.Schema:
+    def _measured(self, schema: TableSchema) -> pa.Schema:
         """The columns that statistics are about: the bounds of variants are not those of their JSON."""
-        paths = field_paths(schema)
-        hidden = {paths[number][0].name for number in self._variants if number in paths}
-        return pa.schema([field for field in schema if field.name not in hidden]) if hidden else schema
+        hidden = self._variants(schema)
+        return pa.schema([field for field in schema.arrow if field.name not in hidden]) if hidden else schema.arrow
+
+    def _variants(self, schema: TableSchema) -> frozenset[str]:
+        """The columns that are variants or contain some."""
+        return variant_columns(next(each for each in self.metadata.schemas if each.schema_id == schema.id))
 
     def _snapshot(self, snapshot: Snapshot) -> Any:
         found = self.metadata.snapshot_by_id(snapshot.id)

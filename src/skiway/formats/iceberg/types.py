@@ -68,6 +68,16 @@ def arrow_columns(schema: Schema) -> pa.Schema:
     )
 
 
+def variant_columns(schema: Schema) -> frozenset[str]:
+    """The columns that are variants or contain some; they are read as JSON."""
+    return frozenset(
+        field.name
+        for field in schema.fields
+        if "variant" in str(field.field_type)  # names of fields count, too, which are rare
+        and any(isinstance(each.field_type, lib.added_types.VariantType) for each in (field, *_nested([field])))
+    )
+
+
 def schema_json(schema: Schema) -> str:
     """The schema as JSON, as in the records of tables and snapshots."""
     return schema.model_dump_json(exclude_none=True)
@@ -94,6 +104,8 @@ def _arrow_type(of: Any) -> pa.DataType:
         return common
     if isinstance(of, (lib.types.GeometryType, lib.types.GeographyType)):
         return pa.binary()  # PyIceberg would register its own type with pyarrow, which changes what all others read
+    if isinstance(of, lib.added_types.VariantType):
+        return pa.string()
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     return _plain_type(schema_to_pyarrow(of))
@@ -324,7 +336,7 @@ def _column_type(field: pa.Field, version: int, numbers: Iterator[int]) -> Icebe
         return _type(field, field.name, version, numbers)
     if version < 3:
         raise _needs_newer(field.name, "GEOMETRY", version)
-    return lib.types.GeometryType(crs)
+    return lib.added_types.GeometryType(crs)
 
 
 def _type(field: pa.Field, column: str, version: int, numbers: Iterator[int]) -> IcebergType:

@@ -8,6 +8,7 @@ an addition gets the next free id, or the id of an equal one, and -1 means the l
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -18,6 +19,7 @@ from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.formats.files import first_lines
+from skiway.formats.iceberg import lib
 
 _LAST_ADDED: Final = -1
 _HISTORY: Final = "version.history.num-entries"
@@ -123,7 +125,7 @@ def view_json(metadata: ViewMetadata) -> str:
 def parsed_view(text: str, *, of: str) -> ViewMetadata:
     """Parse metadata and check that it is consistent; `of` describes it in errors."""
     try:
-        found = ViewMetadata.model_validate_json(text)
+        found = ViewMetadata.model_validate(lib.added_types.with_types(json.loads(text)))
         _check(found)
     except (ValidationError, ValueError) as error:
         raise PreconditionFailed(

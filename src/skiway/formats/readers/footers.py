@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from skiway.formats.files import Files, corrupt
 from skiway.formats.readers.encodings import read_struct
+from skiway.formats.readers.remote import Readable
 from skiway.formats.schemas import Leaf, leaves, rebuilt
 from skiway.formats.statistics import bound_type, column_stats, stats_struct
 from skiway.foundation.memory_budget import arrow_bytes
@@ -33,7 +34,7 @@ _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 0}  # of a value, by physical
 _BOUNDS = (1, 2, 5, 6)  # the fields of the minimum and the maximum, also in their old form
 _OPTIONAL, _REPEATED = 1, 2
 _TAIL_BYTES = 128 * 1024  # read at once: most footers are shorter
-_PARSED = 8  # how many times as large as its bytes a parsed footer is, about
+PARSED = 8  # how many times as large as its bytes a parsed footer is, about
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
@@ -54,7 +55,7 @@ def supported(path: str) -> Iterator[None]:
         raise corrupt(path, str(error)) from error
 
 
-def read_footer(file: pa.NativeFile, path: str, files: Files) -> Footer | None:
+def read_footer(file: Readable, path: str, files: Files) -> Footer | None:
     """Read the footer of a file; None if it has none, of which pyarrow tells the reason.
 
     Raises an error if the footer contradicts itself in a way that makes pyarrow end the process: types and levels of all column
@@ -84,11 +85,11 @@ def read_footer(file: pa.NativeFile, path: str, files: Files) -> Footer | None:
         return metadata
 
     digest = hashlib.blake2b(data).digest()
-    found = files.cached("parquet footer", digest, load=parse, size_of=lambda _: _PARSED * len(data))
+    found = files.cached("parquet footer", digest, load=parse, size_of=lambda _: PARSED * len(data))
     return Footer(found, digest)
 
 
-def _footer_bytes(file: pa.NativeFile) -> bytes | None:
+def _footer_bytes(file: Readable) -> bytes | None:
     size = file.size()
     tail = file.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
     length = int.from_bytes(tail[-8:-4], "little")

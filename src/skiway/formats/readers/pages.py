@@ -5,25 +5,28 @@ memory. The header in front of each page has both sizes. The headers are in Thri
 sizes only as totals, which readers do not check.
 
 The headers of a local file are read before its pages. In a remote file that would take a request per page, so the headers are
-checked in the bytes that the reader requests, before the reader gets them.
+checked in the bytes that the reader requests, before the reader gets them. The columns of a row group, and of the following ones, are
+requested together.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from skiway.errors import LimitExceeded
 from skiway.formats.files import corrupt
 from skiway.formats.readers.encodings import read_struct
+from skiway.formats.readers.remote import Ranges, Readable
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
 MAX_PAGE_BYTES: Final = 256 * 1024 * 1024
+_AHEAD_BYTES: Final = 8 * 1024 * 1024
+"""How much of the following row groups is requested with one. It grows up to this, because some readers stop early."""
 MAX_PAGES_BYTES: Final = 2 * 1024 * 1024 * 1024
 """For the largest pages of all columns that are read together."""
 
@@ -46,7 +49,7 @@ def always(_check: Hashable, run: Callable[[], None]) -> None:
 class PageCheck:
     """Checks the pages of one file. `check` must be called before the pages of a row group are read."""
 
-    def __init__(self, file: pa.NativeFile, path: str, once: Once = always) -> None:
+    def __init__(self, file: Readable, path: str, once: Once = always) -> None:
         self._file, self._path, self._once = file, path, once
         self._footer: FileMetaData | None = None
         self._roots: list[str] = []
@@ -56,6 +59,9 @@ class PageCheck:
         self._footer = footer
         schema = footer.schema
         self._roots = [schema.column(place).path.split(".")[0] for place in range(len(schema))]
+
+    def expect(self, groups: Sequence[int]) -> None:
+        """Tell which row groups will be read, in order, unless the reader stops early."""
 
     def check(self, group: int, columns: Sequence[str]) -> None:
         """Raise `LimitExceeded` if pages of `columns` in a row group are too large; damaged headers are errors too."""
@@ -156,14 +162,35 @@ class PageGuard(PageCheck):
 
     closed = False
 
-    def __init__(self, file: pa.NativeFile, path: str) -> None:
-        super().__init__(file, path)
+    def __init__(self, file: Readable, path: str) -> None:
+        self._ranges = Ranges(file)
+        super().__init__(self._ranges, path)
         self._pending: list[_Chunk] = []
+        self._expected: Sequence[int] = ()
+        self._ahead = 0
         self._position = 0
 
+    def expect(self, groups: Sequence[int]) -> None:
+        """Tell which row groups will be read, in order, unless the reader stops early."""
+        self._expected = groups
+
     def check(self, group: int, columns: Sequence[str]) -> None:
-        """Check the pages of `columns` in a row group when they are read."""
+        """Check the pages of `columns` in a row group when they are read, and request them."""
         self.check_all([group], columns)
+        found = [(chunk.begin, chunk.end) for chunk in self._pending]
+        if not self._ranges.holds(found):
+            self._ranges.fetch([*found, *self._following(group, columns, self._ahead)])
+            self._ahead = min(_AHEAD_BYTES, max(2 * self._ahead, _AHEAD_BYTES >> 3))
+
+    def _following(self, group: int, columns: Sequence[str], limit: int) -> Iterator[tuple[int, int]]:
+        """The ranges of as many of the following row groups as have `limit` bytes."""
+        place = bisect_right(self._expected, group)
+        for number in self._expected[place:]:
+            found = [(chunk.begin, chunk.end) for chunk in self._chunks(number, columns)]
+            limit -= sum(end - begin for begin, end in found)
+            if limit < 0:
+                return
+            yield from found
 
     def check_all(self, groups: Iterable[int], columns: Sequence[str]) -> None:
         """Check the pages of row groups when they are read. The pages of all of them count, although not all are in memory at once."""

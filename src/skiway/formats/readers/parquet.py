@@ -6,9 +6,9 @@ Row groups that the filter cannot match are skipped, and only a few batches are 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from skiway.airport.conversion import plain_type, without_views
 from skiway.formats.files import Files
-from skiway.formats.readers.footers import Footer, cached_row_groups, file_columns, read_footer, supported
+from skiway.formats.readers.footers import PARSED, Footer, cached_row_groups, file_columns, read_footer, supported
 from skiway.formats.readers.pages import Once, PageCheck, PageGuard, always
+from skiway.formats.readers.remote import LateFile
 from skiway.formats.readers.scanning import DataFile, FileRows, Positions, Scan
 from skiway.formats.schemas import Leaf, leaves
 from skiway.formats.statistics import pruned
@@ -55,20 +56,45 @@ class CheckedFile:
 
 
 @contextmanager
-def checked_file(files: Files, path: str) -> Iterator[CheckedFile]:
-    """Open a file so that pyarrow can read it safely in this process; errors in the block name the file."""
+def checked_file(files: Files, path: str, *, version: str | None = None) -> Iterator[CheckedFile]:
+    """Open a file so that pyarrow can read it safely in this process; errors in the block name the file.
+
+    The footer of a remote file is kept if the caller knows the `version` of the file, which changes with its content.
+    """
+    with files.translated(path), (_open_local if _is_local(path) else _open_remote)(files, path, version) as opened:
+        opened.pages.set_footer(opened.footer.metadata)
+        yield opened
+
+
+@contextmanager
+def _open_local(files: Files, path: str, _version: str | None) -> Iterator[CheckedFile]:
     opened, version = files.open_version(path)
-    with files.translated(path), opened as file:
-        footer = read_footer(file, path, files)
-        if footer is None:
-            _parquet(file, path, None)  # raises the error
-            raise AssertionError(f"{path} has no footer")
-        source, pages = file, PageCheck(file, path, _checks_of(version, files))
-        if not _is_local(path):
-            pages = PageGuard(file, path)
-            source = pa.PythonFile(pages, "r")
-        pages.set_footer(footer.metadata)
-        yield CheckedFile(path, source, footer, pages)
+    with opened as file:
+        yield CheckedFile(path, file, _footer(file, path, files), PageCheck(file, path, _checks_of(version, files)))
+
+
+@contextmanager
+def _open_remote(files: Files, path: str, version: str | None) -> Iterator[CheckedFile]:
+    with closing(LateFile(partial(files.open, path))) as file:
+
+        def load() -> tuple[Footer, int]:
+            return _footer(file, path, files), file.size()
+
+        def size_of(found: tuple[Footer, int]) -> int:
+            return PARSED * int(found[0].metadata.serialized_size)
+
+        known = load() if version is None else files.cached("remote footer", path, version, load=load, size_of=size_of)
+        footer, file.known_size = known
+        pages = PageGuard(file, path)
+        yield CheckedFile(path, pa.PythonFile(pages, "r"), footer, pages)
+
+
+def _footer(file: pa.NativeFile | LateFile, path: str, files: Files) -> Footer:
+    footer = read_footer(file, path, files)
+    if footer is None:
+        _parquet(file.opened if isinstance(file, LateFile) else file, path, None)  # raises the error
+        raise AssertionError(f"{path} has no footer")
+    return footer
 
 
 def _checks_of(version: Hashable | None, files: Files) -> Once:
@@ -104,7 +130,8 @@ def _parquet(file: pa.NativeFile, path: str, footer: Footer | None) -> ParquetFi
 
 def parquet_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
     """Read the requested rows of a file; batches may be empty."""
-    with checked_file(scan.files, file.path) as opened:
+    # A file without an etag never changes.
+    with checked_file(scan.files, file.path, version=file.etag or "") as opened:
         source = scan.assign_ids(opened.parquet.schema_arrow, file.path)  # as decoded: INT96 without its time zone
         groups = _matching_groups(scan, opened.footer, source)
         if scan.share is not None:  # row groups that are next to each other in the file
@@ -115,6 +142,7 @@ def parquet_batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:
             return
         whole = _GroupReader(scan, file, opened, source)
         probe = _Probe(scan, file, opened, source) if _is_worth_probing(scan) else None
+        opened.pages.expect(groups["row_group"].to_pylist())
         first_rows = min(scan.first_batch_rows or scan.batch_rows, scan.batch_rows)
         sizes = chain([first_rows], repeat(scan.batch_rows))
         places = zip(groups["row_group"].to_pylist(), groups["start"].to_pylist(), strict=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -155,6 +155,8 @@ class TableInCall:
     bound_columns: Columns | None = None
     point: TimePoint | None = None
     is_created_by_caller: bool = False
+    inherited_offer: Callable[[], str] = str
+    """What the schema and the catalog say about the offer of statistics."""
 
     @property
     def id(self) -> str:

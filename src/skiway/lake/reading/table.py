@@ -41,6 +41,7 @@ from skiway.lake.reading import scans
 from skiway.lake.reading.columns import ROWID, Columns, in_type, with_nulls
 from skiway.lake.reading.scans import Part, Plan, RowIds
 from skiway.lake.reading.state import TableInCall, TableState
+from skiway.metastore import tables
 from skiway.metastore.resources.catalogs import SCAN_MODE, ScanMode
 from skiway.model import v1
 from skiway.sandbox.relations import FileGroup
@@ -159,6 +160,11 @@ class LakeTable(Table, TimeTravel, Bindable, Planned, HasStatistics, DirectFiles
         if totals.rows is not None:
             log_plan(state, ScanOptions(columns=[]), None, 0)
         return totals.rows
+
+    @property
+    def offers_statistics(self) -> bool:
+        """Whether clients are told to ask for the statistics of the columns."""
+        return tables.offers_statistics(self.known.record, self.known.inherited_offer)
 
     def column_statistics(self, column: str, duckdb_type: str) -> ColumnStatistics:  # noqa: ARG002
         """The statistics of the column in the snapshot that the transaction reads, which is pinned by this call."""

@@ -7,10 +7,10 @@ A scan has the caller's metastore, and the tables that the caller may see.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -67,12 +67,17 @@ class VisibleTable:
 
 @dataclass(frozen=True, slots=True)
 class SystemScan:
-    """A scan of a system table: the caller's metastore, and the tables that the caller may see."""
+    """A scan of a system table: the caller's metastore, the tables that the caller may see, and the columns to read, or all."""
 
     realm: Realm
     context: Context
     catalog: str
     visible: Sequence[VisibleTable]
+    columns: Container[str] | None = None
+
+    def reads(self, *columns: str) -> bool:
+        """Whether one of the columns is read. The rows of a scan may have NULL in others."""
+        return self.columns is None or any(column in self.columns for column in columns)
 
     def current_id(self, table: v1.Table) -> int | None:
         """The id of the table's current snapshot."""
@@ -176,14 +181,17 @@ def enum_name(kind: Any, number: int, prefix: str) -> str:
     "size_bytes bigint, comment text, created_at timestamp, updated_at timestamp, problem text, damage text",
 )
 def tables(scan: SystemScan) -> Iterator[Row]:
-    """One row per table."""
+    """One row per table. Snapshots and statistics are read only for columns that need them."""
+    connector = cache(partial(_connector, scan.realm))
+    has_counts = scan.reads("row_count", "row_count_is_bound", "file_count", "size_bytes", "damage")
+    has_snapshots = has_counts or scan.reads("current_snapshot_id")
 
     def row(shown: VisibleTable) -> Row:
         table, realm = shown.table, scan.realm
-        number = scan.current_id(table)
         if table.damage:
             return (*shown.names, table.resource_id.id, *unknown(tables.schema, 4), table.damage)
-        stats, damage = readable(lambda: scan.statistics_of(table, number))
+        number = scan.current_id(table) if has_snapshots else None
+        stats, damage = readable(lambda: scan.statistics_of(table, number)) if has_counts else (None, None)
         counts: tuple[Any, ...] = (None,) * 4
         if stats is not None:
             counts = (stats.row_count, statistics.is_row_bound(stats), stats.data_file_count, stats.total_size_bytes)
@@ -192,7 +200,7 @@ def tables(scan: SystemScan) -> Iterator[Row]:
             table.resource_id.id,
             "managed" if table.metadata_location else "mirrored",
             "iceberg" if table.metadata_location else enum_name(v1.TableFormat, table.upstream.format, "TF_"),
-            _connector(realm, table),
+            connector(table.upstream.connector_id.id),
             number,
             *counts,
             table.description if table.HasField("description") else None,
@@ -205,8 +213,8 @@ def tables(scan: SystemScan) -> Iterator[Row]:
     yield from map(row, scan.visible)
 
 
-def _connector(realm: Realm, table: v1.Table) -> str | None:
-    found, _ = readable(lambda: connectors.find(realm, table.upstream.connector_id.id))
+def _connector(realm: Realm, connector_id: str) -> str | None:
+    found, _ = readable(lambda: connectors.find(realm, connector_id))
     return None if found is None else found.value.display_name
 
 

@@ -20,6 +20,7 @@ from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.formats.iceberg.writing.delete_files import check_write_modes
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import CATALOG
+from skiway.metastore.records.names import check_properties as check_own_properties
 from skiway.metastore.records.names import refuse_secrets
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.updates import delete_plain
@@ -37,6 +38,19 @@ def folder_of(realm: Realm, warehouse: Warehouse, table_id: str) -> str:
     return warehouse.folder(segment(realm.account_id), segment(table_id))
 
 
+def folder_of_namespace(realm: Realm, warehouse: Warehouse, namespace_id: str) -> str:
+    """The location that clients see for a namespace. It is always empty, because tables have folders of their own."""
+    return folder_of(realm, warehouse, namespace_id)
+
+
+def is_in_namespace(realm: Realm, warehouse: Warehouse, namespace_id: str, given: str) -> bool:
+    """Whether a client derived the location of a new table from that of the namespace, as Trino does."""
+    try:
+        return location(given).is_within(location(folder_of_namespace(realm, warehouse, namespace_id)))
+    except SkiwayError:
+        return False
+
+
 def check_updates(updates: Iterable[TableUpdate], files: TableFiles, folder: str) -> None:
     """Raise unless the table may have all files that the updates name; its `folder` does not change."""
     for update in updates:
@@ -47,10 +61,10 @@ def check_updates(updates: Iterable[TableUpdate], files: TableFiles, folder: str
 
 
 def check_properties(properties: Mapping[str, str], files: TableFiles, folder: str) -> None:
-    """Raise if properties have the names of secrets, direct files to where the table may have none, or select an unknown
-    write mode.
+    """Raise if properties have the names of secrets or wrong values, direct files to where the table may have none, or select
+    an unknown write mode.
     """
-    refuse_secrets(properties, field="properties")
+    check_own_properties(properties)
     refuse_secrets((key.rpartition(".")[2] for key in properties), field="properties")
     for name in _PATHS:
         if name in properties:

@@ -77,11 +77,13 @@ def create(
     `partition_by` is `spec` by names: `region`, `day(ts)`. The property `format-version` is 1, 2 or 3, and `comment`
     describes the table. With `stage` no table is stored; `create_staged` or `create_filled` creates it later. `also`
     returns further operations for the batch that stores the table. `location` must be one that the operator approved
-    for the catalog (see `places`).
+    for the catalog (see `places`). One below the location of the namespace is a suggestion, which is not followed.
     """
     place = required_place(realm, namespace_id)
     table_id = realm.ids()
     folder = locations.folder_of(realm, warehouse, table_id)
+    if location and locations.is_in_namespace(realm, warehouse, place.resource_id.id, location):
+        location = None
     if location:
         catalog = hierarchy.catalog(realm, place.catalog_id).value
         folder = locations.chosen_folder(realm, warehouse, catalog, location)

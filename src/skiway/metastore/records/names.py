@@ -14,11 +14,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 from urllib.parse import quote
 
 from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.metastore.records.errors import failure
+
+STATISTICS_OFFER: Final = "statistics.offer"
+"""The property that says whether clients are told to ask for statistics of columns."""
+STATISTICS_OFFERS: Final = ("auto", "always", "never")
 
 MAX_NAME = 255
 MAX_DEPTH = 16
@@ -125,6 +130,23 @@ SECRETS = frozenset(
 )
 HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 PUNCTUATION = re.compile(r"[^A-Za-z0-9]+")
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raise if a property of an object is the name of a secret, has a wrong value, or if there are too many."""
+    refuse_secrets(properties, field="properties")
+    check_choice(properties, STATISTICS_OFFER, STATISTICS_OFFERS)
+
+
+def check_choice(properties: Mapping[str, str], name: str, choices: Sequence[str]) -> None:
+    """Raise if a property has a value that is not one of the choices."""
+    text = properties.get(name, choices[0])
+    if text not in choices:
+        raise InvalidArgument(
+            f"property {name} is {text!r}, but must be {', '.join(choices[:-1])} or {choices[-1]}",
+            key="property.invalid",
+            field="properties",
+        )
 
 
 def refuse_secrets(properties: Iterable[str], *, field: str) -> None:

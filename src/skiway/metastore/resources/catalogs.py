@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Set
 from itertools import islice
 from typing import Final, Literal, TypeAlias, get_args
 
-from skiway.errors import Conflict, InvalidArgument
+from skiway.errors import Conflict
 from skiway.foundation import resources
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CATALOG
-from skiway.metastore.records.names import normal_text, refuse_secrets
+from skiway.metastore.records.names import check_choice, check_properties, normal_text
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import closed, counted, remove_empty, reopening
@@ -56,14 +56,8 @@ def _remove(realm: Realm, request: v1.DeleteCatalogRequest, pointer: Pointer, ca
 def _check(_: Realm, catalog: v1.Catalog, __: v1.CatalogSpec, paths: Set[str]) -> None:
     if "properties" not in paths:
         return
-    refuse_secrets(catalog.properties, field="properties")
-    mode = catalog.properties.get(SCAN_MODE, SCAN_MODES[0])
-    if mode not in SCAN_MODES:
-        raise InvalidArgument(
-            f"property {SCAN_MODE} is {mode!r}, but must be {', '.join(SCAN_MODES[:-1])} or {SCAN_MODES[-1]}",
-            key="property.invalid",
-            field="properties",
-        )
+    check_properties(catalog.properties)
+    check_choice(catalog.properties, SCAN_MODE, SCAN_MODES)
 
 
 def _write(realm: Realm, current: Stored[v1.Catalog], desired: v1.Catalog) -> Stored[v1.Catalog]:

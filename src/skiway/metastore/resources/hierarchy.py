@@ -288,6 +288,12 @@ class Relations(Generic[R]):
         prefix = self.by_name(realm.account_id, namespace_id, "")
         return (stored.value for stored in realm.all(self.kind).entries(prefix))
 
+    def count(self, realm: Realm, namespace_id: str) -> int | None:
+        """How many a namespace has, without reading them; None if the caller may see only some."""
+        if not realm.all(self.kind).sees_everything:
+            return None
+        return realm.stores.pointers.count(self.by_name(realm.account_id, namespace_id, ""))
+
     def find(self, realm: Realm, namespace_id: str, name: str) -> R | None:
         """The one with this name in a namespace, or None."""
         wanted = normal_text(name)

@@ -15,13 +15,13 @@ from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import NAMESPACE
 from skiway.metastore.records.names import (
+    check_properties,
     dotted,
     exact_name,
     exact_path,
     folded,
     normal_path,
     normal_text,
-    refuse_secrets,
 )
 from skiway.metastore.records.realm import Realm, resource_id
 from skiway.metastore.records.repository import Stored
@@ -97,6 +97,18 @@ def scan(realm: Realm, catalog_id: str) -> Iterator[v1.Namespace]:
     return (found.value for found in realm.all(NAMESPACE).entries(Below(realm, catalog_id, (), recursive=True).prefix))
 
 
+def nearest_property(realm: Realm, catalog: v1.Catalog, namespace: v1.Namespace, name: str) -> str:
+    """A property of a namespace, or else of the nearest one above it or of its catalog; empty if none has it."""
+    realm, path = realm.as_server(), full_path(namespace)
+    if text := namespace.properties.get(name):
+        return text
+    for length in range(len(path) - 1, 0, -1):
+        above = hierarchy.find_path(realm, catalog, path[:length], damaged=True)
+        if above is not None and (text := above.value.properties.get(name)):
+            return text
+    return catalog.properties.get(name, "")
+
+
 def clear(realm: Realm, catalog_id: str, path: Sequence[str]) -> None:
     """Delete all namespaces below a path with their contents, the deepest first."""
     below = Below(realm, catalog_id, tuple(path), recursive=True)
@@ -123,7 +135,7 @@ def _normal(realm: Realm, request: v1.CreateNamespaceRequest) -> v1.NamespaceSpe
     spec.path[:] = path
     catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
     spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))
-    refuse_secrets(spec.properties, field="properties")
+    check_properties(spec.properties)
     return spec
 
 
@@ -206,7 +218,7 @@ def _normal_update(realm: Realm, spec: v1.NamespaceSpec, paths: Set[str]) -> Non
         catalog_id = writable_id(realm, spec.catalog_id, v1.RK_CATALOG, field="catalog_id")
         spec.catalog_id.CopyFrom(resource_id(realm, catalog_id, v1.RK_CATALOG))
     if "properties" in paths:
-        refuse_secrets(spec.properties, field="properties")
+        check_properties(spec.properties)
 
 
 def _edit(_: Realm, namespace: v1.Namespace, spec: v1.NamespaceSpec, paths: Set[str], required: Set[str]) -> None:

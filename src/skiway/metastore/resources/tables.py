@@ -13,7 +13,7 @@ from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation import resources
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.errors import failure, invalid_field
-from skiway.metastore.records.names import normal_text, refuse_secrets
+from skiway.metastore.records.names import STATISTICS_OFFER, check_properties, normal_text
 from skiway.metastore.records.realm import Realm, local_id, resource_id
 from skiway.metastore.records.updates import copy_fields
 from skiway.metastore.resources import hierarchy
@@ -58,7 +58,8 @@ def _without_locations(realm: Realm, table: v1.Table) -> v1.Table:
     return shown
 
 
-find, lookup, find_any_case, scan = TABLES.find, TABLES.lookup, TABLES.find_any_case, TABLES.scan
+find, lookup, find_any_case = TABLES.find, TABLES.lookup, TABLES.find_any_case
+scan, count = TABLES.scan, TABLES.count
 
 
 def problem_of(realm: Realm, table: v1.Table) -> str:
@@ -83,7 +84,7 @@ def _normal(realm: Realm, spec: v1.TableSpec, paths: Set[str]) -> None:
             found = "not JSON" if spec.schema_json.strip() else "blank"
             raise invalid_field("schema_json", found, "give the schema as JSON") from None
     if "properties" in paths:
-        refuse_secrets(spec.properties, field="properties")
+        check_properties(spec.properties)
     hierarchy.check_parent_ids(realm, spec)
 
 
@@ -129,6 +130,16 @@ CALLS: Final = TABLES.calls(resources.TABLE, check=_check, normal=_normal, edit=
 
 update: Callable[[Realm, v1.UpdateTableRequest], v1.UpdateTableResponse] = CALLS.update
 delete = CALLS.delete
+
+
+def offers_statistics(relation: v1.Table | v1.View, inherited: Callable[[], str]) -> bool:
+    """Whether clients are told to ask for the statistics of a table or view: if its property, or the `inherited` one, is `always`.
+
+    With `auto`, they are not: DuckDB's client uses no row counts of listed tables, without which statistics do not make its plans
+    better, and distinct counts make those of joins worse (`python -m bench tpch`).
+    """
+    return (relation.properties.get(STATISTICS_OFFER) or inherited()) == "always"
+
 
 MAINTENANCE: Final = "maintenance."
 """The prefix of the properties that say what runs by itself."""

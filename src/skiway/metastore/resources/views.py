@@ -12,7 +12,7 @@ from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.foundation import resources
 from skiway.foundation.resources import namespace_path, schema_name
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.names import folded, normal_path, normal_text, refuse_secrets
+from skiway.metastore.records.names import check_properties, folded, normal_path, normal_text
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.updates import copied, copy_fields
 from skiway.metastore.resources import catalogs, hierarchy, namespaces, tables
@@ -260,7 +260,7 @@ def _normal(realm: Realm, spec: v1.ViewSpec, paths: Set[str]) -> None:
         for relation in spec.base_relations:
             _name_only(relation)
     if "properties" in paths:
-        refuse_secrets(spec.properties, field="properties")
+        check_properties(spec.properties)
     hierarchy.check_parent_ids(realm, spec)
 
 

@@ -21,7 +21,7 @@ from skiway.rest.bodies import Registration, decoded
 from skiway.rest.calls import NO_CONTENT, RestRequest, RestResponse
 from skiway.rest.handlers.delegation import NOTHING, Delegated, delegated_to_creator
 from skiway.rest.handlers.namespaces import properties_of_new
-from skiway.rest.handlers.tables import loaded
+from skiway.rest.handlers.tables import MODES, etag_of, loaded
 from skiway.rest.resolve import Resolver
 
 if TYPE_CHECKING:
@@ -191,7 +191,8 @@ def _rendered(request: RestRequest, made: ManagedTable, delegated: Delegated) ->
     # Cached for the next load.
     key = (request.realm.account_id, made.id, location, "all")
     text = request.lake.rendered.get(key, lambda: made.json or metadata_json(made.metadata))
-    return loaded(request, text, location, delegated=delegated)
+    headers = {"etag": etag_of(made.id, location, MODES[0], delegated)}
+    return loaded(request, text, location, headers=headers, delegated=delegated)
 
 
 def _make_folder(staged: ManagedTable) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 from skiway.errors import Contention, InvalidArgument, NotFound, PreconditionFailed
 from skiway.metastore import managed
+from skiway.metastore.managed.locations import folder_of_namespace
 from skiway.metastore.resources import catalogs, hierarchy, namespaces
 from skiway.metastore.resources.hierarchy import full_path
 from skiway.model import v1
@@ -76,6 +77,8 @@ def _only(request: RestRequest) -> v1.Catalog:
 
 COMMENT = "comment"
 """The property in which engines store descriptions."""
+LOCATION = "location"
+"""The property from which some engines derive the locations of new tables."""
 
 
 def list_(request: RestRequest) -> RestResponse:
@@ -105,12 +108,13 @@ def create(request: RestRequest) -> RestResponse:
         properties=properties,
         description=properties.get(COMMENT),
     )
-    return _response(namespaces.create(request.realm, v1.CreateNamespaceRequest(spec=spec)).namespace)
+    return _response(request, catalog, namespaces.create(request.realm, v1.CreateNamespaceRequest(spec=spec)).namespace)
 
 
 def load(request: RestRequest) -> RestResponse:
     """Load a namespace with its properties."""
-    return _response(resolve.readable(request).namespace())
+    resolver = resolve.readable(request)
+    return _response(request, resolver.catalog, resolver.namespace())
 
 
 def exists(request: RestRequest) -> RestResponse:
@@ -184,6 +188,10 @@ def _properties(namespace: v1.Namespace) -> dict[str, str]:
     return described | dict(namespace.properties)
 
 
-def _response(namespace: v1.Namespace) -> RestResponse:
-    shown: dict[str, Any] = {"namespace": list(full_path(namespace)), "properties": _properties(namespace)}
+def _response(request: RestRequest, catalog: v1.Catalog, namespace: v1.Namespace) -> RestResponse:
+    properties = _properties(namespace)
+    if hierarchy.is_managed(catalog):
+        where = folder_of_namespace(request.realm, request.lake.warehouse, namespace.resource_id.id)
+        properties = {LOCATION: where} | properties
+    shown: dict[str, Any] = {"namespace": list(full_path(namespace)), "properties": properties}
     return json_response(shown)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 
+_SHAPES: Final = re.compile(r'"(geometry|geography)\(([^"\'()]+)\)"')
+
+
+def _quoted(shape: re.Match[str]) -> str:
+    """The type of a geometry or geography as PyIceberg writes it, which does not parse that of the specification."""
+    parameters = ", ".join(f"'{parameter.strip()}'" for parameter in shape[2].split(","))
+    return f'"{shape[1]}({parameters})"'
+
+
 def loaded(
     request: RestRequest,
     metadata: str,
@@ -48,6 +58,8 @@ def loaded(
     `delegated` is the access to files that the client asked for.
     """
     config = request.lake.warehouse.shown
+    if request.headers.get("user-agent", "").startswith("PyIceberg/"):
+        metadata = _SHAPES.sub(_quoted, metadata)
     where = f'"metadata-location": {json.dumps(location)}, ' if location else ""
     body = f'{{{where}"metadata": {metadata}, "config": {json.dumps(config)}}}'
     if delegated == NOTHING:
@@ -92,8 +104,7 @@ def load(request: RestRequest) -> RestResponse:
     table = resolve.readable(request).served_table()
     metadata, location = _metadata(request, table)
     delegated = delegated_to(request, table)
-    version = f"{table.resource_id.id} {location} {mode}{delegated.version}"
-    etag = f'"{sha256(version.encode()).hexdigest()[:32]}"'
+    etag = etag_of(table.resource_id.id, location, mode, delegated)
     known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
     if known & {etag, "*"}:
         return RestResponse(304, headers={"etag": etag})
@@ -103,6 +114,12 @@ def load(request: RestRequest) -> RestResponse:
 
     text = request.lake.rendered.get((request.realm.account_id, table.resource_id.id, location, mode), render)
     return loaded(request, text, location, headers={"etag": etag}, delegated=delegated)
+
+
+def etag_of(table_id: str, location: str, mode: str, delegated: Delegated) -> str:
+    """The ETag of the metadata file at `location`, as it is shown to a caller with this access to the table's files."""
+    version = f"{table_id} {location} {mode}{delegated.version}"
+    return f'"{sha256(version.encode()).hexdigest()[:32]}"'
 
 
 def exists(request: RestRequest) -> RestResponse:

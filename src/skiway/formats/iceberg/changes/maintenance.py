@@ -28,6 +28,7 @@ from skiway.formats.iceberg.changes.commits import Change, Producer, of_metadata
 from skiway.formats.iceberg.changes.evolution import sort_order
 from skiway.formats.iceberg.metadata import MAIN
 from skiway.formats.iceberg.table import IcebergTable, Lineage
+from skiway.formats.iceberg.types import variant_columns
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.iceberg.writing.data_files import DataFileWriter, sort_keys, target_file_bytes
 from skiway.formats.readers.scanning import ROW_POSITION
@@ -142,7 +143,9 @@ def _deletes_by_path(files: pa.Table) -> dict[str, tuple[int | None, int]]:
 
 
 def file_groups(table: IcebergTable, snapshot: Snapshot, rules: CompactionRules) -> list[FileGroup]:
-    """The groups of files that are worth rewriting, partition by partition."""
+    """The groups of files that are worth rewriting, partition by partition; none if the table has variants."""
+    if variant_columns(table.metadata.schema()):
+        return []  # Skiway does not write them
     files = table.files(snapshot)
     by_partition: dict[tuple[int, str], list[int]] = {}
     data = data_files(files)

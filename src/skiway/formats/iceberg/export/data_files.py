@@ -90,7 +90,7 @@ def iceberg_schema(arrow: pa.Schema) -> Schema:
     check_types(arrow)
     optional = pa.schema([_optional(field) for field in arrow])
     try:
-        made = lib.schema.Schema.model_validate_json(schema_json(optional))
+        made = lib.metadata_files.parsed_schema(json.loads(schema_json(optional)))
         ids = list(made.field_ids)  # raises if names are ambiguous
     except ValueError as error:
         raise refused(f"its column names are ambiguous for Iceberg clients: {error}") from error

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from skiway.airport.conversion import plain_array
-from skiway.errors import ConstraintViolation, InvalidArgument
+from skiway.errors import ConstraintViolation, InvalidArgument, Unsupported
 from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.changes.evolution import split_by_partition
 from skiway.formats.iceberg.table import with_lineage
-from skiway.formats.iceberg.types import arrow_schema, write_defaults
+from skiway.formats.iceberg.types import arrow_schema, variant_columns, write_defaults
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.iceberg.writing.parquet_files import ParquetFile
 
@@ -167,6 +167,7 @@ class DataFileWriter:
         if lineage:
             self._schema = with_lineage(self._schema)
         self._arrow, self._defaults = arrow_schema(self._schema).arrow, write_defaults(self._schema)
+        self._variants = variant_columns(self._schema)
         self._order = [] if in_order else sort_keys(metadata.schema(), metadata.sort_order())
         self._given_order = sort_order_id if in_order else None
         self._buffer_bytes, self._max_open = buffer_bytes, max_open_files
@@ -186,6 +187,14 @@ class DataFileWriter:
         rows = conformed(batch, self._arrow, self._defaults)
         if not rows.num_rows:
             return
+        if self._variants:
+            raise Unsupported(
+                f"column {min(self._variants)!r} has type variant, which Skiway reads as JSON and does not write: write these rows "
+                "with Spark or DuckDB's iceberg extension",
+                key="column.type",
+                column=min(self._variants),
+                type="variant",
+            )
         self.row_count += rows.num_rows
         whole = iter([(lib.typedef.Record(), rows)])
         for key, some in split_by_partition(rows, self._spec, self._schema) if self._spec.fields else whole:
