@@ -48,8 +48,9 @@ class Tls:
 
     def read(self) -> transports.Certificate:
         """The contents of the files."""
+        key, chain = _pem(self.key, "key"), _pem(self.certificate, "certificate")
         ca = _pem(self.client_ca, "client_ca") if self.client_ca is not None else None
-        return transports.Certificate(_pem(self.certificate, "certificate"), _pem(self.key, "key"), ca)
+        return transports.Certificate(chain, key, ca)
 
 
 def _pem(path: Path | str, what: str) -> bytes:
