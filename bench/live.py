@@ -20,6 +20,7 @@ from bench.servers import running
 from bench.serving import skiway_serve, started
 from bench.turns import Times, taken_in_turns
 from skiway.client import Metastore
+from skiway.foundation.servers import chosen
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the client of `make live`
 from live.clients import Session, find_client
@@ -97,6 +98,17 @@ def library(session: Session) -> Iterator[Figure]:
                 times = in_turns(asking(session, sql, db="ours"), asking(session, sql, db="go"), ROUNDS)
                 yield _figure(f"{name}, beside airport-go", times, GO, at_most=GO_AIMS.get(name))
             session.need("DETACH go")
+        if chosen("auto") == "native":
+            attach(
+                session,
+                "native",
+                f"grpc://127.0.0.1:{stack.enter_context(running('million', transport='native'))}",
+                "demo",
+            )
+            for name, sql in SMALL.items():
+                times = in_turns(asking(session, sql, db="native"), asking(session, sql, db="ours"), ROUNDS)
+                yield _figure(f"{name}, native beside grpcio", times, "the same server on grpcio")
+            session.need("DETACH native")
         session.need("DETACH ours")
 
 
