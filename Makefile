@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit lint size lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit lint size lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -21,6 +21,10 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
+
+native: setup  ## build the native transport of gRPC into .venv; needs cargo, and takes a minute or two
+	$(BIN)/uv tool run --from 'maturin>=1.9,<2' maturin build --release --locked --manifest-path native/Cargo.toml --out native/target/wheels
+	$(BIN)/uv pip install --quiet --reinstall --no-deps native/target/wheels/*.whl
 
 demo: setup  ## start a demo lake to attach from DuckDB; with ARGS=--once run three queries and exit
 	$(BIN)/skiway demo $(ARGS)

@@ -18,6 +18,8 @@ PARTS: Final = (
     "airport_writing",
     "lake",
     "live",
+    "calls",
+    "tpch",
     "attaching",
     "query",
     "rest",

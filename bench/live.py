@@ -19,6 +19,8 @@ from bench.report import Figure
 from bench.servers import running
 from bench.serving import skiway_serve, started
 from bench.turns import Times, taken_in_turns
+from skiway.client import Metastore
+from skiway.foundation.servers import chosen
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the client of `make live`
 from live.clients import Session, find_client
@@ -49,12 +51,12 @@ SALES: Final = """
 """
 
 SCANS: Final = {
-    "all columns": ("SELECT * FROM {t}", 1.6),
-    "one column": ("SELECT amount FROM {t}", 2.0),
-    "group by": ("SELECT store, count(*), sum(amount) FROM {t} GROUP BY store", 2.0),
+    "all columns": ("SELECT * FROM {t}", 1.5),
+    "one column": ("SELECT amount FROM {t}", 2.5),
+    "group by": ("SELECT store, count(*), sum(amount) FROM {t} GROUP BY store", 2.5),
     "one day of 1,000": ("SELECT * FROM {t} WHERE day = DATE '2021-03-04'", 2.5),
     "one row by its id": ("SELECT * FROM {t} WHERE id = 3456789", 2.5),
-    "limit 100": ("SELECT * FROM {t} LIMIT 100", 2.0),
+    "limit 10": ("SELECT * FROM {t} LIMIT 10", 2.5),
     "count(*)": ("SELECT count(*) FROM {t}", None),
 }
 """Statements on the lake, and how many times as long as `read_parquet` they may take."""
@@ -96,6 +98,17 @@ def library(session: Session) -> Iterator[Figure]:
                 times = in_turns(asking(session, sql, db="ours"), asking(session, sql, db="go"), ROUNDS)
                 yield _figure(f"{name}, beside airport-go", times, GO, at_most=GO_AIMS.get(name))
             session.need("DETACH go")
+        if chosen("auto") == "native":
+            attach(
+                session,
+                "native",
+                f"grpc://127.0.0.1:{stack.enter_context(running('million', transport='native'))}",
+                "demo",
+            )
+            for name, sql in SMALL.items():
+                times = in_turns(asking(session, sql, db="native"), asking(session, sql, db="ours"), ROUNDS)
+                yield _figure(f"{name}, native beside grpcio", times, "the same server on grpcio")
+            session.need("DETACH native")
         session.need("DETACH ours")
 
 
@@ -151,6 +164,8 @@ def wide(session: Session) -> Iterator[Figure]:
         doors = stack.enter_context(skiway_serve(place / "home"))
         address = doors["airport"].removeprefix("grpc://")
         repeating = stack.enter_context(started([sys.executable, "-m", "bench.replaying", address]))
+        with Metastore(doors["rpc"]) as metastore:
+            metastore.catalogs.update("lake", properties={"statistics.offer": "always"})
         attach(session, "lake", doors["airport"], "lake")
         session.need("CREATE SCHEMA lake.s")
         seconds = [session.timed(f"CREATE TABLE lake.s.widest_{k} ({_columns(WIDEST)})") for k in range(3)]

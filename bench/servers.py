@@ -1,6 +1,6 @@
 """The Airport servers to measure, each in its own process: ours, and a bare pyarrow Flight server.
 
-    python -m bench.servers bare|ours|ours-shared|million [port]
+    python -m bench.servers bare|ours|ours-shared|million port [transport]
 
 prints its port and serves until it is killed. All servers have the same batches. The bare one has no Airport logic, only
 actions that return fixed bytes and a stream of batches.
@@ -12,6 +12,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -77,7 +78,7 @@ def bare() -> None:
     server.serve()
 
 
-def ours(port: int = 0, *, share_port: bool = False, rows: int = ROWS) -> None:
+def ours(port: int = 0, *, share_port: bool = False, rows: int = ROWS, transport: Any = "grpcio") -> None:
     from bench.load import many_tables
     from skiway.airport import CatalogBuilder, DmlOptions, DmlResult, Insertable, ScanOptions, Server, Table
 
@@ -105,16 +106,17 @@ def ours(port: int = 0, *, share_port: bool = False, rows: int = ROWS) -> None:
     def echo(value: pa.Int64Array) -> pa.Int64Array:
         return value
 
-    server = Server([catalog.build(), many_tables(TABLES)], port=port, share_port=share_port, ticket_key=SHARED_KEY)
+    served = [catalog.build(), many_tables(TABLES)]
+    server = Server(served, port=port, share_port=share_port, ticket_key=SHARED_KEY, transport=transport)
     with server:
         print(server.port, flush=True)
         server.wait()
 
 
 @contextlib.contextmanager
-def running(kind: str, port: int = 0) -> Iterator[int]:
+def running(kind: str, port: int = 0, transport: str = "grpcio") -> Iterator[int]:
     """Run a server in its own process, and yield its port."""
-    command = [sys.executable, "-m", "bench.servers", kind, str(port)]
+    command = [sys.executable, "-m", "bench.servers", kind, str(port), transport]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -128,4 +130,5 @@ if __name__ == "__main__":
     if kind == "bare":
         bare()
     else:
-        ours(chosen, share_port=kind == "ours-shared", rows=1_000_000 if kind == "million" else ROWS)
+        rows = 1_000_000 if kind == "million" else ROWS
+        ours(chosen, share_port=kind == "ours-shared", rows=rows, transport=(*sys.argv[3:], "grpcio")[0])

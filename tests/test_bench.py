@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1]))  # where the benchmarks are
 from bench import page, report
 from bench.__main__ import PARTS, figures_of, run
+from bench.delaying import delayed
 from bench.report import Figure, Latency, Measured
 
 SLOW = Figure("slow", "ms", 300, 100, 3.0, aim_at_most=2.0, peer_is="the hare")
@@ -77,3 +81,32 @@ def test_every_part_exists_and_is_on_the_page(name: str) -> None:
 def test_page_is_up_to_date_with_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert page.PAGE.read_text() == page.renewed(page.PAGE.read_text()), "run: python -m bench.page"
+
+
+def test_delaying_proxy_makes_round_trips_longer_and_forwards_everything() -> None:
+    delay_s, sent = 0.2, bytes(range(256)) * 8000
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_echo, args=(server,), daemon=True).start()
+        with delayed(f"tcp://127.0.0.1:{server.getsockname()[1]}", delay_s) as location:
+            host, _, port = location.removeprefix("tcp://").rpartition(":")
+            with socket.create_connection((host, int(port)), timeout=30) as client:
+                for message in (b"first", b"second"):
+                    started = time.monotonic()
+                    client.sendall(message)
+                    assert client.recv(100) == message
+                    assert time.monotonic() - started >= delay_s
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
+                assert b"".join(iter(lambda: client.recv(1 << 16), b"")) == sent
+
+
+def _echo(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        while data := connection.recv(1 << 20):
+            connection.sendall(data)
+
+
+def test_delaying_proxy_forwards_to_this_machine_only() -> None:
+    with pytest.raises(RuntimeError, match="ended"), delayed("grpc://192.0.2.1:80", 0.01):
+        pass

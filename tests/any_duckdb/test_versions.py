@@ -25,6 +25,6 @@ def test_statements_work_with_this_duckdb(version: str, tmp_path: Path) -> None:
         pytest.skip(f"DuckDB {version} cannot be downloaded: {' '.join(command)}: {installed.stderr[-500:]}")
     env = {**os.environ, DUCKDB: str(folder), "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
     files = [str(Path(__file__).with_name(name)) for name in FILES]
-    program = f"import duckdb, pytest; assert duckdb.__version__ == {version!r}; exit(pytest.main({files!r} + ['-q', '-p', 'no:xdist']))"
+    program = f"import duckdb, pytest; assert duckdb.__version__ == {version!r}; exit(pytest.main({files!r} + ['-q']))"
     run = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, env=env)
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
 from skiway.foundation.files import sync_paths, synced_together
+from skiway.storage import Put, open_stores
 
 
 def test_paths_are_synced_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,3 +94,31 @@ def test_block_that_fails_syncs_nothing(tmp_path: Path) -> None:
     assert events == []
     sync_paths([tmp_path], then=lambda: events.append("synced"))
     assert events == ["synced"]
+
+
+def test_a_pointer_changes_only_after_what_was_written_before_it_is_synced(tmp_path: Path) -> None:
+    events = list[str]()
+    with open_stores("memory://", "memory://") as stores, synced_together():
+        sync_paths([tmp_path], then=lambda: events.append("first"))
+        stores.pointers.compare_and_set("a", "blob", expect=0)
+        assert events == ["first"]
+        with synced_together():
+            sync_paths([tmp_path], then=lambda: events.append("second"))
+            stores.pointers.apply([Put("b", "blob", expect=0)])
+            assert events == ["first", "second"]
+        sync_paths([tmp_path], then=lambda: events.append("third"))
+        stores.pointers.compare_and_delete("a", expect=1)
+        assert events == ["first", "second", "third"]
+
+
+def test_a_block_inside_that_fails_drops_only_its_own(tmp_path: Path) -> None:
+    events = list[str]()
+    with synced_together():
+        sync_paths([tmp_path], then=lambda: events.append("outer"))
+        with suppress(ValueError), synced_together():
+            sync_paths([tmp_path / "deleted"])
+            raise ValueError
+        with synced_together():
+            sync_paths([tmp_path], then=lambda: events.append("inner"))
+        assert events == []
+    assert events == ["outer", "inner"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import deltalake
 import pyarrow as pa
@@ -475,15 +475,18 @@ def iceberg_table(lake: Lake, catalog: str, stage: Stage, *, nested: bool = Fals
     return made
 
 
+OFFERED: Final = {"statistics.offer": "always"}
+
+
 def add_catalogs(lake: Lake) -> None:
-    """Add the catalogs of mirrored tables, and the namespace `s` of each catalog."""
-    lake.namespace(_catalog(lake, "managed"), ("s",))
+    """Add the catalogs of mirrored tables, and the namespace `s` of each catalog, whose tables offer statistics."""
+    lake.namespace(_catalog(lake, "managed"), ("s",), properties=OFFERED)
     for kind in ("iceberg", "delta"):
         root = lake.folder / f"{kind} sources"
         root.mkdir()
         catalog = lake.catalog(kind, connector_ref="files")
         lake.connector(catalog, kind, str(root), {})
-        lake.namespace(catalog, ("s",))
+        lake.namespace(catalog, ("s",), properties=OFFERED)
 
 
 # --- Delta --------------------------------------------------------------------------------------------------------------

@@ -90,9 +90,13 @@ class Lake:
         spec = v1.CatalogSpec(display_name=name, **more)
         return catalogs.create(self.realm, v1.CreateCatalogRequest(spec=spec)).catalog
 
-    def namespace(self, catalog: v1.Catalog, path: Sequence[str]) -> v1.Namespace:
+    def namespace(
+        self, catalog: v1.Catalog, path: Sequence[str], properties: Mapping[str, str] | None = None
+    ) -> v1.Namespace:
         *above, name = path
-        spec = v1.NamespaceSpec(display_name=name, path=above, catalog_id=catalog.resource_id)
+        spec = v1.NamespaceSpec(
+            display_name=name, path=above, catalog_id=catalog.resource_id, properties=properties or {}
+        )
         return namespaces.create(self.realm, v1.CreateNamespaceRequest(spec=spec)).namespace
 
     def managed_table(self, schema: pa.Schema, *, partition_by: Sequence[str] = (), **properties: str) -> v1.ResourceId:

@@ -14,6 +14,7 @@ from pathlib import Path
 from examples.scripts import ATTACH, FOLDER
 from live.clients import server_environment
 from ports import free_port
+from skiway.client import Metastore
 
 __all__ = ["TARGETS", "LiveServer", "Target", "example", "serving"]
 
@@ -95,6 +96,14 @@ def lake(folder: Path) -> LiveServer:
     return skiway("serve", folder)
 
 
+def lake_with_statistics(folder: Path) -> LiveServer:
+    """An empty lake that offers the statistics of all tables, on which DuckDB then relies."""
+    server = lake(folder)
+    with Metastore(f"127.0.0.1:{server.port}") as metastore:
+        metastore.catalogs.update(server.catalog, properties={"statistics.offer": "always"})
+    return server
+
+
 def lake_with_tokens(folder: Path) -> LiveServer:
     """An empty lake that requires a token."""
     words = [
@@ -142,7 +151,10 @@ class Target:
     start: Callable[[Path], LiveServer]
 
 
-TARGETS = {target.name: target for target in (Target("memory", memory), Target("file", file), Target("lake", lake))}
+TARGETS = {
+    target.name: target
+    for target in (Target("memory", memory), Target("file", file), Target("lake", lake_with_statistics))
+}
 
 
 @contextlib.contextmanager

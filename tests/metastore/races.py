@@ -31,8 +31,8 @@ class RacedPointers(PointerStore):
                 break
         self._inner._apply(batch)
 
-    def state(self) -> Hashable | None:
-        return self._inner.state()
+    def state(self, *, since: float | None = None) -> Hashable | None:
+        return self._inner.state(since=since)
 
     def close(self) -> None:
         self._inner.close()

@@ -26,6 +26,7 @@ from skiway.config.fields import (
     whole,
 )
 
+Transport = Literal["auto", "native", "grpcio"]
 AuthMode = Literal["dev", "token", "oidc"]
 
 NO_CLIENT = "the server calls the metastore in process"
@@ -126,6 +127,12 @@ class Server:
 
     grpc: Grpc = Grpc()
     http: Http = Http()
+    transport: Transport = setting(
+        "grpcio",
+        choice(Transport),
+        "What serves gRPC: `native` is faster and needs `skiway-native`, `grpcio` is always there, and `auto` is the native one if "
+        "it is installed.",
+    )
     processes: int = setting(
         1,
         whole(at_least=1, at_most=256),

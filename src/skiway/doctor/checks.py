@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Final
 from skiway import __version__
 from skiway.config import Settings
 from skiway.config.server import Tls
-from skiway.errors import PreconditionFailed, SkiwayError
+from skiway.errors import PreconditionFailed, SkiwayError, Unsupported
 from skiway.foundation.causes import cause_of
+from skiway.foundation.servers import chosen
+from skiway.foundation.transport import Choice
 from skiway.metastore.migrations import STEPS, pending_steps, store_format
 from skiway.metastore.platform import store_checks
 from skiway.runtime.http.door import DEFAULT_ADDRESS
@@ -188,12 +190,22 @@ def home_checks(
         "blob store": lambda: blob_store(settings, home),
         "secrets": lambda: secrets(settings, home),
         "tokens": lambda: tokens(settings),
+        "transport": lambda: transport(settings.server.transport),
         "grpc port": lambda: port("grpc", settings.server.grpc.address, running),
         "http port": lambda: _http_port(settings.server.http.address, running),
         "grpc certificate": lambda: certificate("grpc", settings.server.grpc.tls),
         "http certificate": lambda: certificate("http", settings.server.http.tls),
         "clock": lambda: disk_clock(home, clock),
     }
+
+
+def transport(configured: Choice) -> str:
+    """The configured transport of gRPC is installed."""
+    try:
+        found = chosen(configured)
+    except Unsupported as error:
+        raise Problem(error.message, "install it, or set server.transport to auto") from None
+    return f"gRPC is served by {found}"
 
 
 def permissions(home: Path) -> str:

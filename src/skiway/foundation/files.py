@@ -24,7 +24,7 @@ from skiway.errors import Unavailable
 
 THREADS = 16
 
-_block = local()  # `requests` are those of the current thread's block
+_blocks = local()  # `open` are the requests of the current thread's blocks, outermost first
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +48,45 @@ def sync_paths(
     once the paths are synced.
     """
     request = _Request(tuple(os.fspath(path) for path in paths), missing_ok, within, then)
-    waiting: list[_Request] | None = getattr(_block, "requests", None)
-    if waiting is None:
-        _sync([request])
+    blocks = _open_blocks()
+    if blocks:
+        blocks[-1].append(request)
     else:
-        waiting.append(request)
+        _sync([request])
 
 
 @contextmanager
 def synced_together() -> Iterator[None]:
     """Sync what the block writes when it ends: all paths at the same time, instead of those of one file after another.
 
-    Nothing may refer to these files before. If the block fails, they are not synced. A commit of a table's metadata and record
-    takes 1.1 ms less processor time this way.
+    A block inside of another one leaves that to it. `sync_waiting` does it earlier: nothing may refer to the files before. If a
+    block fails, what it wrote is not synced. A commit waits for the disk once this way, instead of four times.
     """
-    if getattr(_block, "requests", None) is not None:
-        yield  # the outer block does it
-        return
-    requests: list[_Request] = []
-    _block.requests = requests
+    blocks = _open_blocks()
+    blocks.append([])
     try:
         yield
+        if len(blocks) == 1:
+            sync_waiting()
+        else:
+            blocks[-2].extend(blocks[-1])
     finally:
-        _block.requests = None
-    _sync(requests)
+        blocks.pop()
+
+
+def sync_waiting() -> None:
+    """Sync what the blocks of this thread have written so far, because something is about to refer to it."""
+    blocks = _open_blocks()
+    requests = [request for block in blocks for request in block]
+    for block in blocks:
+        block.clear()
+    if requests:
+        _sync(requests)
+
+
+def _open_blocks() -> list[list[_Request]]:
+    found: list[list[_Request]] = _blocks.__dict__.setdefault("open", [])
+    return found
 
 
 def _sync(requests: Sequence[_Request]) -> None:

@@ -11,15 +11,18 @@ gets DEADLINE_EXCEEDED with the reason.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from queue import SimpleQueue
+from typing import Any, Final, Self, TypeAlias, TypeVar
+from weakref import WeakSet
 
 import grpc
 
@@ -37,9 +40,13 @@ def lane_share(threads: int) -> int:
     return max(1, -(-threads * 3 // 4))
 
 
+_Job = Callable[[], object]
+_Given: TypeAlias = "SimpleQueue[tuple[str, _Job] | None]"
+
+
 @dataclass(slots=True)
 class _Lane:
-    waiting: deque[tuple[Future[Any], Callable[[], Any]]] = field(default_factory=deque)
+    waiting: deque[_Job] = field(default_factory=deque)
     running: int = 0
     parked: int = 0
 
@@ -53,23 +60,26 @@ class FairThreads:
     def __init__(
         self, threads: int, name: str, *, per_lane: int | None = None, waiting: int = 1000, parked: int = 0
     ) -> None:
-        self.threads, self.per_lane, self._waiting = threads, per_lane or threads, waiting
-        self._pool = ThreadPoolExecutor(threads + parked, thread_name_prefix=name)
+        self.name, self.threads, self.per_lane, self.waiting = name, threads, per_lane or threads, waiting
+        self._started = 0
+        self._free: list[_Given] = []  # one for each idle thread; the last one is warm
         self._parked, self._max_parked = 0, parked
         self._current = threading.local()
         self._refusers = ThreadPoolExecutor(_REFUSERS, thread_name_prefix=f"{name}-refused")
         self._lanes: dict[str, _Lane] = {}
         self._turns: deque[str] = deque()  # the lanes with waiting calls
         self._running = 0
+        self._is_closed = False
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._served: dict[tuple[Any, str], Any] = {}
+        _open.add(self)
 
     def serve(self, handler: Any, lane: str) -> Any:
         """The handler of a gRPC call, so that the call runs on these threads, in a lane."""
-        if self._is_full(lane):
+        if refusal := self.refusal(lane):
             name, _ = _behavior_of(handler)
-            refused: Any = partial(_refuse, self._waiting)
+            refused: Any = partial(_refuse, refusal)
             refused.experimental_thread_pool = self._refusers
             return handler._replace(**{name: refused})
         served = self._served.get((handler, lane))
@@ -90,13 +100,23 @@ class FairThreads:
     def submit(self, lane: str, act: Callable[[], T]) -> Future[T]:
         """Run `act` as soon as it is the turn of its lane."""
         future: Future[T] = Future()
+        if not self.run(lane, partial(_fulfil, future, act)):
+            future.cancel()
+        return future
+
+    def run(self, lane: str, job: _Job) -> bool:
+        """The same without a result; errors are lost. Returns False if the threads were ended."""
         with self._lock:
-            mine = self._lanes.setdefault(lane, _Lane())
+            if self._is_closed:
+                return False
+            mine = self._lanes.get(lane)
+            if mine is None:
+                mine = self._lanes[lane] = _Lane()
             if not mine.waiting:
                 self._turns.append(lane)
-            mine.waiting.append((future, act))
+            mine.waiting.append(job)
             self._start()
-        return future
+        return True
 
     @contextmanager
     def parked(self) -> Iterator[bool]:
@@ -130,55 +150,90 @@ class FairThreads:
             self._start()
             return True
 
-    def shutdown(self, *, wait_s: float = 0.0) -> bool:
+    def shutdown(self, *, wait_s: float | None = 0.0) -> bool:
         """End the threads, once no calls run. Wait for running calls for `wait_s` seconds; returns whether all have ended."""
-        for pool in (self._pool, self._refusers):
-            pool.shutdown(wait=False)
+        self._refusers.shutdown(wait=False)
         with self._idle:
+            self._is_closed = True
+            while self._free:
+                self._free.pop().put(None)
             return self._idle.wait_for(lambda: not self._running and not self._parked, wait_s)
 
-    def _is_full(self, lane: str) -> bool:
-        with self._lock:
-            found = self._lanes.get(lane)
-            return found is not None and len(found.waiting) >= self._waiting
+    def refusal(self, lane: str) -> str:
+        """Why a call of this lane is rejected; empty if it is not."""
+        found = self._lanes.get(lane)
+        if found is None or len(found.waiting) < self.waiting:
+            return ""
+        return f"{self.waiting} calls of this caller wait for a thread, which is the limit of this server: send fewer at a time"
 
     def _start(self) -> None:
         """Start calls while there are threads: one of each lane in turn."""
         for _ in range(len(self._turns)):
             if self._running >= self.threads:
                 return
-            name = self._turns.popleft()
+            name = self._turns[0]
             lane = self._lanes[name]
             if lane.running < self.per_lane:
-                future, act = lane.waiting.popleft()
                 try:
-                    self._pool.submit(self._run, name, future, act)
-                except RuntimeError:  # the threads were ended
-                    future.cancel()
-                else:
-                    lane.running += 1
-                    self._running += 1
+                    thread = self._free.pop() if self._free else self._new_thread()
+                except RuntimeError:  # no more threads can be started: the next call, or the end of one, tries again
+                    return
+                thread.put((name, lane.waiting.popleft()))
+                lane.running += 1
+                self._running += 1
+            self._turns.popleft()
             if lane.waiting:
                 self._turns.append(name)
 
-    def _run(self, name: str, future: Future[Any], act: Callable[[], Any]) -> None:
-        self._current.lane = name
-        try:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(act())
-                except BaseException as error:  # noqa: BLE001  (as a pool does: the caller that waits for the result gets it)
-                    future.set_exception(error)
-        finally:
-            with self._lock:
-                lane = self._lanes[name]
-                lane.running -= 1
-                self._running -= 1
-                if not lane.running and not lane.waiting and not lane.parked:
-                    del self._lanes[name]
-                self._start()
-                if not self._running:
-                    self._idle.notify_all()
+    def _new_thread(self) -> _Given:
+        """Start a thread. Returns what it takes its calls from."""
+        given: _Given = SimpleQueue()
+        self._started += 1
+        threading.Thread(target=self._work, args=(given,), name=f"{self.name}_{self._started}", daemon=True).start()
+        return given
+
+    def _work(self, given: _Given) -> None:
+        while (call := given.get()) is not None:
+            self._current.lane, job = call
+            with suppress(BaseException):  # a thread survives what it runs
+                job()
+            del call, job
+            self._end(self._current.lane, given)
+
+    def _end(self, name: str, thread: _Given) -> None:
+        with self._lock:
+            lane = self._lanes[name]
+            lane.running -= 1
+            self._running -= 1
+            if not lane.running and not lane.waiting and not lane.parked:
+                del self._lanes[name]
+            self._free.append(thread)
+            self._start()
+            if self._is_closed:
+                while self._free:
+                    self._free.pop().put(None)
+            if not self._running:
+                self._idle.notify_all()
+
+
+def _fulfil(future: Future[T], act: Callable[[], T]) -> None:
+    """Run `act` for whoever waits for the future, unless it was cancelled."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(act())
+    except BaseException as error:  # noqa: BLE001  (as a pool does: the caller that waits for the result gets it)
+        future.set_exception(error)
+
+
+_open: WeakSet[FairThreads] = WeakSet()
+
+
+@atexit.register
+def _wait_for_calls() -> None:
+    """Let running calls end before the interpreter does, as those of a pool."""
+    for threads in list(_open):
+        threads.shutdown(wait_s=None)
 
 
 def _behavior_of(handler: Any) -> tuple[str, Any]:
@@ -192,15 +247,23 @@ class _LaneExecutor(ThreadPoolExecutor):
     def __init__(self, threads: FairThreads, lane: str) -> None:
         self._fair, self._lane = threads, lane
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return self._fair.submit(self._lane, partial(fn, *args, **kwargs))
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        self._fair.run(self._lane, partial(fn, *args, **kwargs))
+        return _STARTED
 
 
-def _refuse(waiting: int, _request: Any, context: grpc.ServicerContext, *_: object) -> None:
-    context.abort(
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        f"{waiting} calls of this caller wait for a thread, which is the limit of this server: send fewer at a time",
-    )
+class _Started:
+    """The future of a call of gRPC, which nobody waits for."""
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        callback(self)  # with it gRPC counts calls for a limit that we do not use
+
+
+_STARTED: Final = _Started()
+
+
+def _refuse(refusal: str, _request: Any, context: grpc.ServicerContext, *_: object) -> None:
+    context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
 
 
 OPENING_S: Final = 30.0
@@ -302,6 +365,9 @@ class WatchedCall:
     def end(self, reason: TimedOut) -> None:
         """End the call. Its thread finds out by an error of the messages, or when it sends."""
         self.ended = reason
+        if (cut := getattr(self._context, "cut", None)) is not None:  # the native transport
+            cut(grpc.StatusCode.DEADLINE_EXCEEDED, reason.message)
+            return
         try:
             # grpcio can only cancel calls of other threads publicly, and the client would not learn why.
             call: Any = self._context._rpc_event.call  # type: ignore[attr-defined]

@@ -201,8 +201,13 @@ class Callers:
         return self._pipeline.realm(call)
 
     def state(self) -> tuple[Hashable, Hashable] | None:
-        """The state of the store, which every change in it changes, and the rights of the caller; None if the store cannot tell."""
-        stored = self._pipeline.access.realm_of(self.principal).stored_state()
+        """The state of the store during this call, which every change in it changes, and the rights of the caller.
+
+        None if the store cannot tell its state.
+        """
+        call = _acting.get() or _call.get()
+        since = None if call is None else call.started
+        stored = self._pipeline.access.realm_of(self.principal).stored_state(since=since)
         return None if stored is None else (stored, self.rights)
 
     def require(self, permission: str, on: Message | None = None) -> None:

@@ -154,6 +154,7 @@ def airport_service(
         limits=limits,
         observers=[callers.observe],
         lane_of=access.lanes.of,
+        lane_headers=access.lanes.credentials,
         disclosure=Disclosure(internal=False),
         log_failures=False,  # the pipeline logs them, with the caller
         protocols=[FlightSql(LakeSql(catalogs), key=key)],

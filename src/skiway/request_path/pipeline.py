@@ -80,6 +80,8 @@ class Call:
     """The metastore as the caller sees it; see `Pipeline.realm`."""
     rights: Hashable = None
     """What identifies the rights of the caller; see `Callers.rights` of the lake."""
+    started: float = field(default_factory=time.monotonic)
+    """By the monotonic clock."""
     slot: Slot | None = None
     memory: MemoryBudget | None = None
 

@@ -32,7 +32,7 @@ class Lanes:
     """The account of each credential that was used lately; `credentials` are the headers that callers authenticate with."""
 
     def __init__(self, credentials: Iterable[str] = ("authorization",)) -> None:
-        self._credentials = tuple(credentials)
+        self.credentials = tuple(credentials)
         self._accounts: FIFOCache[bytes, str] = FIFOCache(_REMEMBERED)
         self._lock = threading.Lock()
 
@@ -50,7 +50,7 @@ class Lanes:
                 self._accounts[digest] = lane
 
     def _digest(self, headers: Mapping[str, str | bytes]) -> bytes:
-        given = repr([headers.get(name) for name in self._credentials])
+        given = repr([headers.get(name) for name in self.credentials])
         return blake2b(given.encode("utf-8", "replace"), digest_size=16).digest()
 
 

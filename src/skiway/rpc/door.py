@@ -12,9 +12,9 @@ import logging
 import re
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Never
+from typing import Final, Never
 from urllib.parse import quote
 
 import grpc
@@ -24,13 +24,15 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from skiway import errors
 from skiway.config.server import Errors
 from skiway.errors import LimitExceeded
+from skiway.foundation import transport
 from skiway.foundation.doors import GRPC_CODES, disclosed, internal_error, status_in
 from skiway.foundation.threads import IDLE_S, OPENING_S, FairThreads, StreamWatch, lane_share
+from skiway.foundation.transport import Transport
 from skiway.metastore import PLATFORM, Realm
 from skiway.metastore.records import errors as failures
 from skiway.metastore.records.realm import random_id
 from skiway.model import v1
-from skiway.request_path import Access, Lanes, Observers, Pipeline, Retries, echo_headers, read_context
+from skiway.request_path import Access, Observers, Pipeline, Retries, echo_headers, read_context
 from skiway.rpc.methods import Method, RpcCall, Service, handle
 from skiway.rpc.services import all_services
 from skiway.security.authentication import MANAGES_ACCOUNTS
@@ -195,34 +197,33 @@ class Door:
         """The full names of the services, for health and reflection."""
         return tuple(service.full_name for service in self.services)
 
-    def add_to(self, server: grpc.Server) -> None:
+    def add_to(self, server: grpc.Server | Transport) -> None:
         """Serve on `server`, next to its other services."""
-        for service in self.services:
-            handlers = {f"/{service.full_name}/{method.name}": self._handler(method) for method in service.methods()}
-            server.add_generic_rpc_handlers((_Handlers(handlers, self._threads, self._pipeline.access.lanes),))
+        lanes = self._pipeline.access.lanes
+        methods = [
+            self._method(f"/{service.full_name}/{method.name}", method)
+            for service in self.services
+            for method in service.methods()
+        ]
+        server.add_generic_rpc_handlers((transport.Methods(methods, lanes.of, lanes.credentials),))
 
     def close(self) -> None:
         """End the threads, once no calls run."""
         self._watch.close()
         self._threads.shutdown()
 
-    def _handler(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
-        """The handler of a method.
-
-        All methods are served as if clients streamed their requests: gRPC would occupy a thread until the request arrives,
-        before anybody knows who calls. There are no codecs, so that a request that cannot be decoded is an error like any
-        other.
-        """
+    def _method(self, path: str, method: Method) -> transport.Method:
+        """The method for a transport. A request that cannot be decoded is an error like any other, so it stays bytes."""
         if method.answers_many:
-            return self._sender(method)
+            return self._sender(path, method)
 
         def serve(messages: Iterator[bytes], client: grpc.ServicerContext) -> bytes:
             return self._serve(self._open(method, client), messages)
 
-        return grpc.stream_unary_rpc_method_handler(serve)
+        return transport.Method(path, serve, self._threads, is_single=not method.streamed)
 
-    def _sender(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
-        """A handler that sends messages while it runs, so that the whole response is inside the pipeline."""
+    def _sender(self, path: str, method: Method) -> transport.Method:
+        """A method that sends messages while it runs, so that the whole response is inside the pipeline."""
 
         def serve(
             messages: Iterator[bytes], client: grpc.ServicerContext, send: Callable[[bytes | None], None]
@@ -237,8 +238,7 @@ class Door:
             self._serve(call, messages)
             send(None)  # ends the response
 
-        serve.experimental_non_blocking = True  # type: ignore[attr-defined]  # tells gRPC that the handler sends itself
-        return grpc.stream_stream_rpc_method_handler(serve)
+        return transport.Method(path, serve, self._threads, answers="sends", is_single=not method.streamed)
 
     def _open(self, method: Method, client: grpc.ServicerContext) -> RpcCall:
         headers = {name: value for name, value in client.invocation_metadata() if isinstance(value, str)}
@@ -302,20 +302,3 @@ def _counted(call: RpcCall, messages: Iterator[bytes]) -> Iterator[bytes]:
     for message in messages:
         call.transferred(len(message))
         yield message
-
-
-class _Handlers(grpc.GenericRpcHandler):
-    """Finds the handler of a call, which runs in the lane of its caller."""
-
-    def __init__(
-        self, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]], threads: FairThreads, lanes: Lanes
-    ) -> None:
-        self._handlers, self._threads, self._lanes = handlers, threads, lanes
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        handler = self._handlers.get(handler_call_details.method)
-        if handler is None:
-            return None
-        lane = self._lanes.of(dict(handler_call_details.invocation_metadata))
-        found: grpc.RpcMethodHandler[Any, Any] = self._threads.serve(handler, lane)
-        return found

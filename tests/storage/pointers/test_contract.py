@@ -574,12 +574,13 @@ def test_every_change_changes_the_state_of_stores_that_know_it(home):
     with home.pointers() as pointers, home.pointers() as second:
         other = pointers if home.kind == "memory" else second
         states = [pointers.state()]
-        if home.kind not in ("memory", "sqlite"):
+        if home.kind.startswith("dynamodb"):
             assert states == [None]
             return
-        assert pointers.state() == states[0]
-        pointers.get("/a")
-        assert pointers.state() == states[0], "reads change nothing"
+        # PostgreSQL analyzes tables in the background, which changes the state as well, but not each time.
+        assert any(
+            (pointers.state(), pointers.get("/a"), pointers.state())[::2] == 2 * (pointers.state(),) for _ in range(5)
+        )
         other.compare_and_set("/a", "one", expect=ABSENT)
         states.append(pointers.state())
         pointers.compare_and_set("/a", "two", expect=1)

@@ -53,6 +53,7 @@ from skiway.errors import Internal, InvalidArgument, Unsupported
 from skiway.model.flight_pb2 import FlightDescriptor, FlightEndpoint, FlightInfo, Location
 from skiway.model.flight_pb2 import Ticket as TicketMessage
 
+SMALL_BATCH: Final = 512  # values
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024  # far below gRPC's limit of 2 GiB, but large enough for full throughput
 
 
@@ -117,9 +118,9 @@ class SchemaAdapter:
     def null_columns(self, batch: pa.RecordBatch, nulls: NullColumns) -> tuple[int, ...]:
         """The positions of the NULL columns in a converted batch, if they take at least half of its bytes.
 
-        Otherwise compressing them costs more than it saves.
+        Otherwise compressing them costs more than it saves, as in small batches.
         """
-        if self.is_identity:
+        if self.is_identity or batch.num_rows * batch.num_columns < SMALL_BATCH:
             return ()
         positions = tuple(position for position, index in enumerate(self.sources) if index is None)
         return positions if positions and 2 * nulls.nbytes(batch, positions) >= batch.nbytes else ()

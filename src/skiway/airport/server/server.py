@@ -12,14 +12,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-import grpc
 import pyarrow as pa
 
 from skiway.airport.catalog import Catalog, TransactionManager
@@ -27,13 +25,14 @@ from skiway.airport.checks import Mistake
 from skiway.airport.request import Authenticator, Observer
 from skiway.airport.server.call_handlers import Disclosure, Limits
 from skiway.airport.server.host import CatalogResolver, Catalogs, CatalogSet
-from skiway.airport.server.service import AirportService, LaneOf, RawAction
+from skiway.airport.server.service import AirportService, RawAction
 from skiway.airport.server.tickets import TicketOffice
 from skiway.airport.tables import instead_of
 from skiway.airport.wire import protocol
 from skiway.airport.wire.duckdb_sql import FILE_READERS, attach_statement, secret_statement
 from skiway.errors import InvalidArgument, Unsupported
-from skiway.foundation.threads import CONNECTION_OPTIONS
+from skiway.foundation import transport as transports
+from skiway.foundation.servers import new_server
 
 MIB: Final = 1024 * 1024
 _CANCEL_S: Final = 5  # what a cancelled call has to notice it
@@ -47,11 +46,11 @@ class Tls:
     key: Path | str
     client_ca: Path | str | None = None
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """The credentials for grpcio."""
-        pair = (_pem(self.key, "key"), _pem(self.certificate, "certificate"))
+    def read(self) -> transports.Certificate:
+        """The contents of the files."""
+        key, chain = _pem(self.key, "key"), _pem(self.certificate, "certificate")
         ca = _pem(self.client_ca, "client_ca") if self.client_ca is not None else None
-        return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+        return transports.Certificate(chain, key, ca)
 
 
 def _pem(path: Path | str, what: str) -> bytes:
@@ -78,6 +77,8 @@ class Server:
 
     `lane_of` is a function from the headers of a call to its lane: callers in different lanes take turns, and none gets all
     threads. Without it, calls are served in the order in which they arrive.
+
+    `transport` serves gRPC: `native` is faster and needs the distribution `skiway-native`, and `auto` is the native one if it is installed.
 
     Each of `observers` is called with every call, and returns a context manager that is entered around it: see
     `ServedCall`. Callers never see the text of exceptions other than those of `skiway.errors`, unless `debug` is set.
@@ -106,7 +107,8 @@ class Server:
         drain_s: float = 10,
         memory_pool: pa.MemoryPool | None = None,
         observers: Sequence[Observer] = (),
-        lane_of: LaneOf | None = None,
+        lane_of: transports.LaneOf | None = None,
+        transport: transports.Choice = "grpcio",
         debug: bool = False,
         logger: logging.Logger | None = None,
         log_level: int | str | None = None,
@@ -138,14 +140,12 @@ class Server:
         self._host, self._port, self._tls = host, port, tls
         self._drain_s = drain_s
         self._stopped = threading.Event()
-        self._grpc: grpc.Server | None = None
-        self._options = [
-            ("grpc.so_reuseport", int(share_port)),
-            ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_metadata_size", 64 * 1024),  # filters of airport_flights() travel as a header
-            *CONNECTION_OPTIONS,
-        ]
+        self._server: transports.Transport | None = None
+        # Clients of sockets send names of servers that only grpcio accepts.
+        self._transport = "grpcio" if transport == "auto" and host.startswith("unix:") else transport
+        self._options = transports.Options(
+            max_message_bytes=max_message_bytes, share_port=share_port, opening_s=self.service.limits.opening_s
+        )
 
     @property
     def port(self) -> int:
@@ -162,27 +162,22 @@ class Server:
 
     def start(self) -> Self:
         """Start listening."""
-        if self._grpc is not None:
+        if self._server is not None:
             raise InvalidArgument(f"the server at {self.location} was already started; create a new one")
-        self._other = ThreadPoolExecutor(1, "airport-other")  # all calls of Flight have threads of their own
-        server = grpc.server(self._other, options=self._options)
+        server = new_server(self._options, self._transport)
         self.service.add_to(server)
         self._port = self._listen(server)
         server.start()
-        self._grpc = server
-        self.log.info("serving Airport at %s", self.location)
+        self._server = server
+        self.log.info("serving Airport at %s, with the transport %s", self.location, server.name)
         return self
 
-    def _listen(self, server: grpc.Server) -> int:
+    def _listen(self, server: transports.Transport) -> int:
         is_socket = self._host.startswith("unix:")
         address = self._host if is_socket else self.location.partition("://")[2]
         try:
-            port = (
-                server.add_secure_port(address, self._tls.credentials())
-                if self._tls
-                else server.add_insecure_port(address)
-            )
-        except RuntimeError as error:
+            port = server.listen(address, self._tls.read() if self._tls else None)
+        except OSError as error:
             raise OSError(
                 f"cannot listen on {address}: is the port in use? Choose another one, or 0 for a free one"
             ) from error
@@ -190,11 +185,10 @@ class Server:
 
     def stop(self, drain_s: float | None = None) -> None:
         """Reject new calls, let running ones finish for `drain_s` seconds, then cancel them."""
-        if self._grpc is not None:
+        if self._server is not None:
             grace = self._drain_s if drain_s is None else drain_s
-            if not self._grpc.stop(grace).wait(grace + _CANCEL_S):
+            if not self._server.stop(grace).wait(grace + _CANCEL_S):
                 self.log.warning("calls did not end within %s s of being cancelled; abandoning them", _CANCEL_S)
-            self._other.shutdown(wait=False)
         self.service.close()
         self._stopped.set()
 

@@ -19,7 +19,6 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, cast
 
@@ -31,7 +30,7 @@ from skiway.airport.catalog import Catalog, TransactionManager
 from skiway.airport.checks import check_auth, check_callbacks, check_transactions
 from skiway.airport.request import Authenticator, Observer, Request
 from skiway.airport.server.actions import ACTIONS
-from skiway.airport.server.call_handlers import METHODS, CallHandlers, Disclosure, Frames, Limits
+from skiway.airport.server.call_handlers import CallHandlers, Disclosure, Frames, Limits
 from skiway.airport.server.discovery import object_infos, table_info
 from skiway.airport.server.exchange import do_exchange
 from skiway.airport.server.host import (
@@ -46,20 +45,19 @@ from skiway.airport.server.host import (
 from skiway.airport.server.json_contract import do_put
 from skiway.airport.server.scans import announce, databases_info, do_get, is_databases
 from skiway.airport.server.tickets import TicketOffice, parse_descriptor
-from skiway.airport.wire import protocol as headers
+from skiway.airport.wire import protocol as wire
 from skiway.airport.wire.duckdb_sql import FILE_READERS
 from skiway.airport.wire.frames import BatchReader
 from skiway.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
 from skiway.foundation.threads import FairThreads, lane_share
+from skiway.foundation.transport import LaneOf, Method, Methods, Transport
 from skiway.model import flight_pb2 as flight
 
 RawAction = Callable[[bytes], bytes | str | Iterable[bytes | str] | None]
 
-LaneOf = Callable[[Mapping[str, "str | bytes"]], str]
-"""From the headers of a call to its lane, in which it waits for a thread; calls of one lane never wait for all threads."""
-
 
 _REFUSERS: Final = 4  # threads that reject calls beyond the limit
+_PATH: Final = f"/{wire.SERVICE}/"
 
 
 class FlightProtocol(ABC):
@@ -101,7 +99,7 @@ class AirportService:
         auth: Authenticator | None = None,
         actions: Mapping[str, RawAction] | None = None,
         tickets: TicketOffice | None = None,
-        endpoint_location: str = headers.REUSE_CONNECTION,
+        endpoint_location: str = wire.REUSE_CONNECTION,
         allowed_functions: Iterable[str] = FILE_READERS,
         limits: Limits | None = None,
         auto_commit: bool = True,
@@ -110,6 +108,7 @@ class AirportService:
         memory_pool: pa.MemoryPool | None = None,
         observers: Sequence[Observer] = (),
         lane_of: LaneOf | None = None,
+        lane_headers: Sequence[str] | None = None,
         disclosure: Disclosure | None = None,
         logger: logging.Logger | None = None,
         log_failures: bool = True,
@@ -151,43 +150,53 @@ class AirportService:
             FairThreads(threads, name, per_lane=None if lane_of is None else lane_share(threads))
             for threads, name in ((self.limits.calls, "airport-call"), (self.limits.scans, "airport-scan"))
         )
-        self._lane_of = lane_of or (lambda _: "")
-        self._exchanges = ThreadPoolExecutor(self.limits.exchanges + _REFUSERS, "airport-exchange")
-        self._handshakes = ThreadPoolExecutor(self.limits.handshakes + _REFUSERS, "airport-handshake")
+        self._lane_of, self._lane_headers = lane_of, lane_headers
+        self._exchanges = FairThreads(self.limits.exchanges + _REFUSERS, "airport-exchange")
+        self._handshakes = FairThreads(self.limits.handshakes + _REFUSERS, "airport-handshake")
         if clash := self.actions.keys() & (ACTIONS.keys() | self._protocol_actions.keys()):
             raise AlreadyExists(f"the action {min(clash)!r} belongs to a protocol of this server; choose another name")
 
-    def add_to(self, server: grpc.Server) -> None:
+    def add_to(self, server: grpc.Server | Transport) -> None:
         """Serve on `server`, next to its other services."""
-        exchanges, call = self._exchanges, self._handlers
-        unary, stream = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Handshake": stream(_on(self._handshakes, call.stream("Handshake", self._handshake, many=True))),
-            "ListFlights": stream(call.stream("ListFlights", self._list_flights)),
-            "GetFlightInfo": unary(call.unary("GetFlightInfo", self._get_flight_info)),
-            "GetSchema": unary(call.unary("GetSchema", self._get_schema)),
-            "DoGet": stream(call.stream("DoGet", self._do_get)),
-            "DoAction": stream(call.stream("DoAction", self._do_action)),
-            "ListActions": stream(call.stream("ListActions", self._list_actions)),
-            "DoPut": stream(_on(exchanges, call.stream("DoPut", self._do_put, many=True))),
-            "DoExchange": stream(_on(exchanges, call.stream("DoExchange", partial(do_exchange, self.host), many=True))),
-        }
-        single: grpc.RpcMethodHandler[Any, Any] = unary(call.unary("DoAction", self._do_single_action))
-        fair = {name: self._scans if name == "DoGet" else self._calls for name in METHODS if name not in call.gated}
-        server.add_generic_rpc_handlers((_FlightHandlers(methods, single, fair, self._lane_of),))
+        calls = self._calls
+        methods = (
+            self._stream("Handshake", self._handshake, self._handshakes, many=True),
+            self._stream("ListFlights", self._list_flights, calls),
+            self._unary("GetFlightInfo", self._get_flight_info),
+            self._unary("GetSchema", self._get_schema),
+            self._stream("DoGet", self._do_get, self._scans),
+            self._stream("DoAction", self._do_action, calls),
+            self._stream("ListActions", self._list_actions, calls),
+            self._stream("DoPut", self._do_put, self._exchanges, many=True),
+            self._stream("DoExchange", partial(do_exchange, self.host), self._exchanges, many=True),
+        )
+        single = self._unary("DoAction", self._do_single_action)
+        server.add_generic_rpc_handlers((_FlightMethods(methods, single, self._lane_of, self._lane_headers),))
+
+    def _unary(self, name: str, handle: Callable[[Request, bytes], bytes]) -> Method:
+        return Method(_PATH + name, self._handlers.unary(name, handle), self._calls)
+
+    def _stream(
+        self,
+        name: str,
+        handle: Callable[[Request, Any], Frames],
+        threads: FairThreads,
+        *,
+        many: bool = False,
+    ) -> Method:
+        serve = self._handlers.stream(name, handle, many=many)
+        return Method(_PATH + name, serve, threads, answers="many", is_single=not many)
 
     @property
     def service_names(self) -> tuple[str, ...]:
         """The full names of the services, for health and reflection."""
-        return (headers.SERVICE,)
+        return (wire.SERVICE,)
 
     def close(self) -> None:
         """End the threads, once no calls run."""
         self._handlers.close()
-        for threads in (self._calls, self._scans):
+        for threads in (self._calls, self._scans, self._exchanges, self._handshakes):
             threads.shutdown()
-        for pool in (self._exchanges, self._handshakes):
-            pool.shutdown(wait=False)
 
     # -- Flight's methods ---------------------------------------------------------------------------------------------
 
@@ -210,9 +219,7 @@ class AirportService:
         action = _parsed(flight.Action, data)
         self._name(request, action.type)
         if action.type not in ACTIONS:
-            raise InvalidArgument(
-                f"the header {headers.ACTION_NAME} names another action than the body, {action.type!r}"
-            )
+            raise InvalidArgument(f"the header {wire.ACTION_NAME} names another action than the body, {action.type!r}")
         result: bytes = flight.Result(body=ACTIONS[action.type](self.host, request, action.body)).SerializeToString()
         return result
 
@@ -248,9 +255,9 @@ class AirportService:
 
     def _list_flights(self, request: Request, data: bytes) -> Frames:
         _parsed(flight.Criteria, data)
-        wanted_catalog = request.header(headers.LIST_CATALOG)
-        wanted_schema = request.header(headers.LIST_SCHEMA)
-        for_catalog = headers.LIST_CATALOG in request.headers
+        wanted_catalog = request.header(wire.LIST_CATALOG)
+        wanted_schema = request.header(wire.LIST_SCHEMA)
+        for_catalog = wire.LIST_CATALOG in request.headers
         names = [wanted_catalog] if for_catalog else list(self.host.visible_catalogs(request))
         # DuckDB loads a catalog from this listing; other clients expect addresses that a user can type.
         for name in names:
@@ -293,40 +300,24 @@ class AirportService:
         return next((protocol for protocol in self._protocols if protocol.owns(message)), None)
 
 
-class _FlightHandlers(grpc.GenericRpcHandler):
-    """Finds the handler of a call.
+class _FlightMethods(Methods):
+    """Flight's methods.
 
     DuckDB's client names the action in a header. Airport's own actions have exactly one result, and a response of one
     message looks the same from a unary method, which needs one thread switch less.
     """
 
     def __init__(
-        self,
-        methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]],
-        single: grpc.RpcMethodHandler[Any, Any],
-        fair: Mapping[str, FairThreads],
-        lane_of: LaneOf,
+        self, methods: Iterable[Method], single: Method, lane_of: LaneOf | None, lane_headers: Sequence[str] | None
     ) -> None:
-        self._methods = {f"/{headers.SERVICE}/{name}": handler for name, handler in methods.items()}
+        super().__init__(methods, lane_of, lane_headers)
         self._single = single
-        self._do_action = f"/{headers.SERVICE}/DoAction"
-        self._fair = {f"/{headers.SERVICE}/{name}": threads for name, threads in fair.items()}
-        self._lane_of = lane_of
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        method, sent = handler_call_details.method, dict(handler_call_details.invocation_metadata)
-        handler = self._methods.get(method)
-        if method == self._do_action and sent.get(headers.ACTION_NAME) in ACTIONS:
-            handler = self._single
-        if handler is None or method not in self._fair:
-            return handler
-        waiting: grpc.RpcMethodHandler[Any, Any] = self._fair[method].serve(handler, self._lane_of(sent))
-        return waiting
-
-
-def _on(pool: ThreadPoolExecutor, behaviour: Any) -> Any:
-    behaviour.experimental_thread_pool = pool
-    return behaviour
+    def find(self, path: str, headers: Mapping[str, str | bytes]) -> Method | None:
+        """The method of a call."""
+        if path == self._single.path and headers.get(wire.ACTION_NAME) in ACTIONS:
+            return self._single
+        return super().find(path, headers)
 
 
 def _parsed(kind: type[Any], data: bytes) -> Any:

@@ -16,6 +16,7 @@ like any other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +43,7 @@ from skiway.formats.iceberg.types import arrow_schema, format_version, iceberg_s
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.formats.schemas import field_id
+from skiway.foundation.files import synced_together
 from skiway.lake.context import Context, unit_of_work
 from skiway.lake.reading.columns import ROWID, Columns, columns_of
 from skiway.lake.reading.state import PendingCreate
@@ -326,6 +328,11 @@ class InsertRows(Statement):
 
     def commit(self) -> int:
         """Commit the rows, and return their number."""
+        # The commit syncs the files with its own.
+        with nullcontext() if is_explicit() else synced_together():
+            return self._committed()
+
+    def _committed(self) -> int:
         with self._writer:  # deletes what it wrote if anything fails
             self._write_waiting()
             files = self._writer.close()

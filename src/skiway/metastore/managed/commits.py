@@ -18,6 +18,7 @@ from skiway.errors import Busy, Conflict, Contention, InvalidArgument, SkiwayErr
 from skiway.formats.iceberg.changes.commits import Change, Producer, plain
 from skiway.formats.iceberg.metadata import metadata_json, updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
+from skiway.foundation.files import synced_together
 from skiway.metastore.managed import locations
 from skiway.metastore.managed.states import (
     Also,
@@ -351,22 +352,23 @@ def _committed(
     staged: list[NewTable] = []
     claimed: list[str] = []
     try:
-        for each in changes:
-            base = load(realm, warehouse, each.table_id)
-            bases.append(base)
-            made = each.producer(base.metadata, base.files, realm.clock)
-            own = list(made.written)
-            written.append((base.files, own))
-            if made.moves_from(base.metadata.location):
-                base, made = _moved(realm, warehouse, base, made, claimed)
-                written[-1] = (base.files, own)
-            if (state := _new_state(base, made, own)) is not None:
-                states[base.id] = state
-        for creation in creations:
-            new = staged_table(realm, warehouse, creation)
-            staged.append(new)
-            states[new.table.resource_id.id] = new
-        published = publish(realm, list(states.values()), also=also) if states else []
+        with synced_together():
+            for each in changes:
+                base = load(realm, warehouse, each.table_id)
+                bases.append(base)
+                made = each.producer(base.metadata, base.files, realm.clock)
+                own = list(made.written)
+                written.append((base.files, own))
+                if made.moves_from(base.metadata.location):
+                    base, made = _moved(realm, warehouse, base, made, claimed)
+                    written[-1] = (base.files, own)
+                if (state := _new_state(base, made, own)) is not None:
+                    states[base.id] = state
+            for creation in creations:
+                new = staged_table(realm, warehouse, creation)
+                staged.append(new)
+                states[new.table.resource_id.id] = new
+            published = publish(realm, list(states.values()), also=also) if states else []
     except SkiwayError as error:
         is_lost = (isinstance(error, Contention) and not isinstance(error, Busy)) or error.key == "version.mismatch"
         if is_certainly_undone(error):

@@ -343,9 +343,9 @@ class JournaledPointers(PointerStore):
         """That of the inner store."""
         return self.inner.max_batch
 
-    def state(self) -> Hashable | None:
+    def state(self, *, since: float | None = None) -> Hashable | None:
         """That of the inner store."""
-        return self.inner.state()
+        return self.inner.state(since=since)
 
     def get(self, key: str) -> Pointer | None:
         """That of the inner store."""

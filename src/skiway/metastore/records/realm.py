@@ -205,9 +205,9 @@ class Realm:
         stores = journaled(self.stores, clock=self.clock, caller=self.caller, retention_s=self.events_s)
         object.__setattr__(self, "stores", stores)
 
-    def stored_state(self) -> Hashable | None:
-        """A value that every change of the stores changes, in any account; None if they cannot tell."""
-        return self.stores.pointers.state()
+    def stored_state(self, *, since: float | None = None) -> Hashable | None:
+        """A value that every change of the stores changes, in any account; None if they cannot tell. See `PointerStore.state`."""
+        return self.stores.pointers.state(since=since)
 
     def all(self, kind: Kind[M]) -> Repository[M]:
         """The repository of a kind of resource."""

@@ -16,11 +16,10 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
@@ -31,12 +30,12 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[i
 from skiway.config.server import Grpc, Tls
 from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut, Unavailable
 from skiway.foundation.doors import GRPC_CODES, status_in
-from skiway.foundation.threads import CONNECTION_OPTIONS, StreamWatch, WatchedCall
+from skiway.foundation.servers import new_server
+from skiway.foundation.threads import FairThreads, StreamWatch, WatchedCall
+from skiway.foundation.transport import Certificate, Choice, Ended, Method, Methods, Options, Transport
 from skiway.request_path import Operators
 
 _REFUSERS: Final = 8  # threads for calls that are replaced or rejected
-
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class SideCalls:
@@ -51,55 +50,49 @@ class SideCalls:
         self, name: str, *, limit: int = 16, per_client: int = 4, opening_s: float = 5.0, idle_s: float = 10.0
     ) -> None:
         self._limit, self._per_client = limit, per_client
-        self._threads = ThreadPoolExecutor(limit + _REFUSERS, thread_name_prefix=name)
+        self._threads = FairThreads(limit + _REFUSERS, name)
         self._watch = StreamWatch(opening_s=opening_s, idle_s=idle_s)
         self._open: dict[WatchedCall, str] = {}  # in the order in which they were opened, with their addresses
         self._lock = threading.Lock()
 
-    def unary(self, act: Callable[[Any, Any], Any], request: Any, *, answers: Callable[[Any], bytes]) -> Handler:
-        """A handler for a method with one request and one response."""
+    def unary(self, path: str, act: Callable[[Any, Any], Any], request: Any) -> Method:
+        """A method with one request and one response."""
 
         def serve(messages: Iterator[bytes], context: Any) -> Any:
             with self._admitted(context) as client:
-                return act(_decoded(request, client.only(messages)), context)
+                return act(_decoded(request, client.only(messages)), context).SerializeToString()
 
-        return grpc.stream_unary_rpc_method_handler(self._on_own_threads(serve), response_serializer=answers)
+        return Method(path, serve, self._threads)
 
-    def watching(
-        self, act: Callable[[Any, Any, Any], None], request: Any, *, answers: Callable[[Any], bytes]
-    ) -> Handler:
-        """A handler for a method that sends responses with a callback, also after `act` has returned."""
+    def watching(self, path: str, act: Callable[[Any, Any, Any], None], request: Any) -> Method:
+        """A method that sends responses with a callback, also after `act` has returned."""
 
         def serve(messages: Iterator[bytes], context: Any, send: Any) -> None:
+            def send_response(response: Any) -> None:
+                send(None if response is None else response.SerializeToString())
+
             with self._admitted(context) as client:
-                act(_decoded(request, client.only(messages)), context, send)
+                act(_decoded(request, client.only(messages)), context, send_response)
 
-        serve.experimental_non_blocking = True  # type: ignore[attr-defined]  # tells gRPC that the handler sends itself
-        return grpc.stream_stream_rpc_method_handler(self._on_own_threads(serve), response_serializer=answers)
+        return Method(path, serve, self._threads, answers="sends")
 
-    def streaming(
-        self, act: Callable[[Iterator[Any], Any], Iterator[Any]], request: Any, *, answers: Callable[[Any], bytes]
-    ) -> Handler:
-        """A handler for a method with many requests and many responses."""
+    def streaming(self, path: str, act: Callable[[Iterator[Any], Any], Iterator[Any]], request: Any) -> Method:
+        """A method with many requests and many responses."""
 
-        def serve(messages: Iterator[bytes], context: Any) -> Iterator[Any]:
+        def serve(messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
             with self._admitted(context) as client:
                 requests = (_decoded(request, message) for message in client.received(messages))
                 for response in act(requests, context):
                     client.wait()
-                    yield response
+                    yield response.SerializeToString()
                     client.resume()
 
-        return grpc.stream_stream_rpc_method_handler(self._on_own_threads(serve), response_serializer=answers)
+        return Method(path, serve, self._threads, answers="many", is_single=False)
 
     def close(self) -> None:
         """End the threads, once no calls run."""
         self._watch.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _on_own_threads(self, serve: Any) -> Any:
-        serve.experimental_thread_pool = self._threads
-        return serve
+        self._threads.shutdown()
 
     @contextmanager
     def _admitted(self, context: grpc.ServicerContext) -> Iterator[WatchedCall]:
@@ -151,7 +144,7 @@ STABLE: Final = "grpc.reflection.v1"
 SERVICE_V1: Final = f"{STABLE}.ServerReflection"
 
 
-def enable_reflection(services: Sequence[str], server: grpc.Server, operators: Operators) -> SideCalls:
+def enable_reflection(services: Sequence[str], server: Transport, operators: Operators) -> SideCalls:
     """Add the reflection services to `server`, for callers that `operators` admits. They list `services` and themselves.
 
     They run on the threads that are returned.
@@ -170,13 +163,9 @@ def enable_reflection(services: Sequence[str], server: grpc.Server, operators: O
         yield from servicer.ServerReflectionInfo(requests, client)
 
     calls = SideCalls("reflection")
-    handler = calls.streaming(
-        serve,
-        reflection_pb2.ServerReflectionRequest,
-        answers=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    for name in (reflection.SERVICE_NAME, SERVICE_V1):
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": handler})])
+    request = reflection_pb2.ServerReflectionRequest
+    paths = (f"/{name}/ServerReflectionInfo" for name in (reflection.SERVICE_NAME, SERVICE_V1))
+    server.add_generic_rpc_handlers([Methods(calls.streaming(path, serve, request) for path in paths)])
     return calls
 
 
@@ -230,14 +219,12 @@ class Health:
         self.is_serving = False
         self._set(NOT_SERVING)
 
-    def add_to(self, server: grpc.Server) -> None:
+    def add_to(self, server: grpc.Server | Transport) -> None:
         """Add the health service to `server`, on threads of its own."""
-        request, answers = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse.SerializeToString
-        handlers = {
-            "Check": self._calls.unary(self._servicer.Check, request, answers=answers),
-            "Watch": self._calls.watching(self._servicer.Watch, request, answers=answers),
-        }
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers)])
+        request, path = health_pb2.HealthCheckRequest, f"/{health.SERVICE_NAME}/"
+        check = self._calls.unary(f"{path}Check", self._servicer.Check, request)
+        watch = self._calls.watching(f"{path}Watch", self._servicer.Watch, request)
+        server.add_generic_rpc_handlers([Methods((check, watch))])
 
     def not_ready(self) -> Sequence[str]:
         """What keeps the process from serving: the server itself while it starts or stops, or parts that do not work.
@@ -334,7 +321,7 @@ class GrpcService(Protocol):
     def service_names(self) -> Sequence[str]:
         """The full names of its services."""
 
-    def add_to(self, server: grpc.Server) -> None:
+    def add_to(self, server: Transport) -> None:
         """Add the services to `server`."""
 
 
@@ -355,19 +342,24 @@ class GrpcDoor:
         operators: Operators | None = None,
         socket_file: Path | None = None,
         leads: bool = False,
+        transport: Choice = "grpcio",
     ) -> None:
         self._schemes, self._settings, self._socket_file = schemes, settings, socket_file
         self._leads = leads
         self.address = settings.address
-        self._calls = ThreadPoolExecutor(1, thread_name_prefix="call")  # all services have threads of their own
-        self._server = grpc.server(self._calls, options=_server_options(settings, shares_port=leads))
+        options = Options(
+            max_message_bytes=settings.max_message_bytes,
+            share_port=settings.share_port or leads,
+            opening_s=settings.opening_seconds,
+        )
+        self._server = new_server(options, transport)
         for service in services:
             service.add_to(self._server)
         self._reflection: SideCalls | None = None
         if settings.reflection and operators is not None:
             served = [name for service in services for name in service.service_names]
             self._reflection = enable_reflection(served, self._server, operators)
-        self._drained: threading.Event | None = None
+        self._drained: Ended | None = None
         self._drain_until = 0.0
 
     def start(self) -> Mapping[str, str]:
@@ -375,9 +367,10 @@ class GrpcDoor:
         host, _, _ = self._settings.address.rpartition(":")
         port = self._listen()
         if self._socket_file is not None:
-            self._server.add_insecure_port(f"unix:{self._socket_file}")
+            self._server.listen(f"unix:{self._socket_file}")
         self._server.start()
         self.address = f"{host}:{port}"
+        log.info("serving gRPC at %s, with the transport %s", self.address, self._server.name)
         return {name: f"{scheme}{self.address}" for name, scheme in self._schemes.items()}
 
     def drain(self) -> None:
@@ -391,19 +384,16 @@ class GrpcDoor:
         left = max(0.0, self._drain_until - time.monotonic())
         if not self._drained.wait(left + CANCEL_S):
             log.warning("some calls did not end within %.0f s after they were cancelled; abandoning them", CANCEL_S)
-        self._calls.shutdown(wait=False, cancel_futures=True)
         if self._reflection is not None:
             self._reflection.close()
 
     def _listen(self) -> int:
-        address, credentials = self._settings.address, _credentials(self._settings.tls)
+        address, certificate = self._settings.address, _certificate(self._settings.tls)
         if self._leads and not self._settings.share_port and (reason := _bind_error(address)):
             raise _unavailable(address, reason)  # gRPC would share the port with a program that allows it
         try:
-            if credentials is not None:
-                return self._server.add_secure_port(address, credentials)
-            return self._server.add_insecure_port(address)
-        except RuntimeError as error:
+            return self._server.listen(address, certificate)
+        except OSError as error:
             raise _unavailable(address, _bind_error(address) or "gRPC could not bind it") from error
 
 
@@ -415,26 +405,15 @@ def _unavailable(address: str, reason: str) -> Unavailable:
     )
 
 
-def _credentials(tls: Tls) -> grpc.ServerCredentials | None:
-    """The credentials for gRPC. The files are loaded with `ssl` first, because gRPC does not report what is wrong."""
+def _certificate(tls: Tls) -> Certificate | None:
+    """The certificate. The files are loaded with `ssl` first, because gRPC does not report what is wrong."""
     if tls.cert is None or tls.key is None:
         return None
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.cert, tls.key)
-        pair = tls.key.read_bytes(), tls.cert.read_bytes()
+        return Certificate(tls.cert.read_bytes(), tls.key.read_bytes())
     except (OSError, ValueError) as error:  # an SSLError is an OSError
         raise InvalidArgument(f"the certificate {tls.cert} and its key {tls.key} cannot be used: {error}") from error
-    return grpc.ssl_server_credentials([pair])
-
-
-def _server_options(settings: Grpc, *, shares_port: bool) -> list[tuple[str, int]]:
-    return [
-        ("grpc.so_reuseport", int(settings.share_port or shares_port)),
-        ("grpc.max_receive_message_length", settings.max_message_bytes),
-        ("grpc.max_send_message_length", -1),  # batches of rows have any size
-        ("grpc.max_metadata_size", 64 * 1024),  # DuckDB sends filters in a header
-        *CONNECTION_OPTIONS,
-    ]
 
 
 def _bind_error(address: str) -> str:

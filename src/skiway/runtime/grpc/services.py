@@ -65,6 +65,7 @@ class GrpcServices:
             operators=parts.operators,
             socket_file=socket_file,
             leads=leads,
+            transport=parts.settings.server.transport,
         )
 
 

@@ -28,7 +28,7 @@ class MemoryPointerStore(PointerStore):
         # A heap. Entries of pointers that have changed since are skipped.
         self._expiries: list[tuple[datetime, str]] = []
 
-    def state(self) -> Hashable:
+    def state(self, *, since: float | None = None) -> Hashable:  # noqa: ARG002 - it takes no request
         """The number of changes so far."""
         with self._lock:
             return self._changes

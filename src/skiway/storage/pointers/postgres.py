@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
-from typing import Any, TypeVar
+from itertools import count
+from math import inf
+from time import monotonic
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from sqlalchemy import ARRAY, URL, BigInteger, Connection, bindparam, create_engine, event, func, make_url, select
+from sqlalchemy import (
+    ARRAY,
+    URL,
+    BigInteger,
+    Connection,
+    Engine,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    make_url,
+    select,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -31,7 +48,10 @@ UNAVAILABLE_CLASSES = ("08", "28", "53", "57", "58")
 
 
 class PostgresPointerStore(SqlPointerStore):
-    """Stores pointers in `schema` of a database. Only writers of the same keys block each other."""
+    """Stores pointers in `schema` of a database. Only writers of the same keys block each other.
+
+    A call that goes on relies on the same state for at most `reuse_state_s` seconds.
+    """
 
     def __init__(
         self,
@@ -39,6 +59,7 @@ class PostgresPointerStore(SqlPointerStore):
         *,
         schema: str = "skiway",
         pool_size: int = 10,
+        reuse_state_s: float = 0.05,
         clock: Clock = utc_now,
         on_call: OnCall | None = None,
         randomness: Callable[[], float] = random.random,
@@ -48,13 +69,30 @@ class PostgresPointerStore(SqlPointerStore):
         event.listen(engine, "connect", _configure)
         self._schema = schema
         self._randomness = randomness
+        self._states = _States(engine, engine.url.render_as_string(hide_password=True), reuse_state_s)
         super().__init__(engine, insert=insert, schema=schema, clock=clock, on_call=on_call)
+
+    def state(self, *, since: float | None = None) -> Hashable:
+        """A value that every change of the store changes, wherever it is made.
+
+        It is the snapshot that a query would see: the same one has the same content. Writes in other databases of the server
+        change it, too.
+        """
+        return self._states.read(since)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._states.close()
+        super().close()
 
     def _transact(self, work: Callable[[Connection], T], *, keys: Sequence[str]) -> T:
         with self._engine.connect() as connection:
             connection.execute(_LOCK, {"locks": self._locks(keys)})
             result = work(connection)
-            self._commit(connection)
+            try:
+                self._commit(connection)
+            finally:
+                self._states.has_changed()
             return result
 
     def _locks(self, keys: Sequence[str]) -> list[int]:
@@ -98,12 +136,96 @@ class PostgresPointerStore(SqlPointerStore):
             message = f"the database cannot write: {DISK_FULL.sentence}"
             return Unavailable(message, key=DISK_FULL.key, detail=detail)
         if error.connection_invalidated or not state or state.startswith(UNAVAILABLE_CLASSES):
-            return Unavailable(
-                "the store is unavailable; check that the database is running and can be reached",
-                key="store.unavailable",
-                detail=detail,
-            )
+            return _unavailable(detail)
         return Internal("the database has failed", key="store.failed", detail=detail)
+
+
+_State: TypeAlias = tuple[int, str]
+
+
+class _LastState(NamedTuple):
+    """A state, when it was requested, and which change of this store was the last one then."""
+
+    at: float
+    change: int
+    state: _State
+
+
+class _States:
+    """Reads the state of the database on connections of its own: through SQLAlchemy it would take three times as long.
+
+    A state is equal only to one of the same period without errors. After a failover, new transactions may have the numbers of
+    transactions that were lost.
+    """
+
+    def __init__(self, engine: Engine, name: str, reuse_s: float) -> None:
+        self._engine, self._name, self._reuse_s = engine, name, reuse_s
+        self._idle: deque[Any] = deque()  # append and pop are thread-safe
+        self._period = 0
+        self._changes, self._change = count(1), 0
+        self._last = _LastState(-inf, 0, (0, ""))
+        self._closed = False
+
+    def read(self, since: float | None) -> _State:
+        """The snapshot of a query that runs now, or has run since, with the number of the period."""
+        from psycopg import Error
+
+        now, change, last = monotonic(), self._change, self._last
+        if since is not None and last.change == change and last.at >= max(since, now - self._reuse_s):
+            return last.state
+        try:
+            state = self._read()
+        except Error:
+            self._end_period()  # the server may have been restarted: try once more with a new connection
+            try:
+                state = self._read()
+            except Error as error:
+                raise _unavailable(f"{self._name}: {error}") from error
+        self._last = _LastState(now, change, state)
+        return state
+
+    def has_changed(self) -> None:
+        """Forget the last state, because this store has changed something."""
+        self._change = next(self._changes)
+
+    def close(self) -> None:
+        """Close all connections; those in use are closed when they are released."""
+        self._closed = True
+        self._end_period()
+
+    def _read(self) -> _State:
+        from psycopg import connect
+
+        period = self._period
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            arguments, options = self._engine.dialect.create_connect_args(self._engine.url)
+            connection = connect(*arguments, **options, autocommit=True)
+        try:
+            (state,) = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        if self._closed or period != self._period:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return period, state
+
+    def _end_period(self) -> None:
+        self._period += 1
+        while self._idle:
+            with suppress(IndexError):
+                self._idle.pop().close()
+
+
+def _unavailable(detail: str) -> Unavailable:
+    return Unavailable(
+        "the store is unavailable; check that the database is running and can be reached",
+        key="store.unavailable",
+        detail=detail,
+    )
 
 
 _LOCK = select(

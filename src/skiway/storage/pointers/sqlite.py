@@ -297,7 +297,7 @@ class SqlitePointerStore(SqlPointerStore):
         self._writing.close()
         super().close()
 
-    def state(self) -> Hashable:
+    def state(self, *, since: float | None = None) -> Hashable:  # noqa: ARG002 - it takes no request
         """The number of commits that this process has seen."""
         try:
             return self._unchanged.state()

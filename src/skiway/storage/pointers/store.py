@@ -20,6 +20,7 @@ from typing import ClassVar, Final, Self, TypeAlias
 
 from skiway.errors import AlreadyExists, Conflict, InvalidArgument, LimitExceeded, PreconditionFailed, Unsupported
 from skiway.foundation.clock import Clock, utc_moment, utc_now
+from skiway.foundation.files import sync_waiting
 from skiway.storage.calls import (
     FORMAT_VERSION,
     OnCall,
@@ -119,14 +120,14 @@ class PointerStore(ABC):
         """Set a pointer and return it; see `Put`."""
         put = _checked_put(Put(key, blob_uri, expect=expect, expires_at=expires_at))
         with self._reported("compare_and_set"):
-            self._apply((put,))
+            self._write_synced((put,))
         return outcome(put)
 
     def compare_and_delete(self, key: str, *, expect: int) -> None:
         """Delete a pointer; see `Delete`."""
         delete = _checked(Delete(key, expect=expect))
         with self._reported("compare_and_delete"):
-            self._apply((delete,))
+            self._write_synced((delete,))
 
     def apply(self, operations: Iterable[Operation]) -> tuple[Pointer, ...]:
         """Apply all operations atomically and return the pointers set by each `Put`. One operation per key."""
@@ -134,7 +135,7 @@ class PointerStore(ABC):
         self._check_batch(batch)
         with self._reported("apply", items=len(batch)):
             if batch:
-                self._apply(batch)
+                self._write_synced(batch)
         return tuple(outcome(operation) for operation in batch if isinstance(operation, Put))
 
     def page(self, prefix: str = "", *, size: int = 100, token: str | None = None) -> Page[Pointer]:
@@ -169,10 +170,11 @@ class PointerStore(ABC):
         with self._reported("count"):
             return self._count(prefix, now=self._clock())
 
-    def state(self) -> Hashable | None:
+    def state(self, *, since: float | None = None) -> Hashable | None:  # noqa: ARG002 - for backends
         """A value that every change of the store changes, wherever it is made; None if the backend cannot tell.
 
-        To compare it takes much less time than to read a pointer. Pointers expire without changing it.
+        To compare it takes much less time than to read a pointer. Pointers expire without changing it. It is the value of now
+        or, with a time of `time.monotonic()`, of any moment since that time, which spares a backend further requests.
         """
         return None
 
@@ -226,6 +228,10 @@ class PointerStore(ABC):
         if self._retired:
             raise PreconditionFailed(self._retired, key="store.format.newer")
         return reported(self._on_call, "pointers", operation, items=items)
+
+    def _write_synced(self, batch: Sequence[Operation]) -> None:
+        sync_waiting()  # the batch may refer to files that are not yet synced
+        self._apply(batch)
 
     def _check_batch(self, batch: Sequence[Operation]) -> None:
         if len(batch) > self.max_batch:

@@ -28,7 +28,8 @@ from skiway.formats.iceberg.changes.evolution import split_by_partition
 from skiway.formats.iceberg.table import with_lineage
 from skiway.formats.iceberg.types import arrow_schema, variant_columns, write_defaults
 from skiway.formats.iceberg.warehouse import TableFiles
-from skiway.formats.iceberg.writing.parquet_files import ParquetFile
+from skiway.formats.iceberg.writing.parquet_files import Layout, ParquetFile
+from skiway.foundation.files import synced_together
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -172,6 +173,7 @@ class DataFileWriter:
         self._given_order = sort_order_id if in_order else None
         self._buffer_bytes, self._max_open = buffer_bytes, max_open_files
         options = metadata.properties
+        self._layout = Layout(self._schema, self._arrow, options)
         group_bytes = _size(options, "write.parquet.row-group-size-bytes", _ROW_GROUP_BYTES)
         # Half of the rows are encoded while the others arrive. Rows to sort are buffered longer: each write is sorted on its own.
         self.group_bytes = min(group_bytes, buffer_bytes if self._order else max(1, buffer_bytes // 2))
@@ -211,10 +213,11 @@ class DataFileWriter:
     def close(self) -> list[DataFile]:
         """Finish all files and return them for a commit; an empty list if there were no rows."""
         self._wait()
-        for part in list(self._parts.values()):
-            if part.buffered:
-                self._encode(part, part.take())
-            self._finish(part)
+        with synced_together():
+            for part in list(self._parts.values()):
+                if part.buffered:
+                    self._encode(part, part.take())
+                self._finish(part)
         self._parts.clear()
         self._end_thread()
         return list(self._written)
@@ -276,8 +279,7 @@ class DataFileWriter:
         if part.file is None:
             self._make_room()
             uri = f"{data_folder(self._metadata)}/{next(self._numbers):05d}-{self._name}.parquet"
-            options = self._metadata.properties
-            part.file = ParquetFile(self._files, uri, self._schema, self._arrow, options, first=rows)
+            part.file = ParquetFile(self._files, uri, self._layout, first=rows)
         return part.file
 
     def _encode(self, part: _Partition, rows: pa.Table) -> None:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,7 @@ from skiway.airport.conversion import empty_rows
 from skiway.formats.extension_types import WkbType, coordinate_system
 from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.warehouse import TableFiles
-from skiway.formats.readers.footers import row_groups
 from skiway.formats.schemas import Leaf, field_id, leaves, with_id
-from skiway.formats.statistics import merged_stats
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -36,43 +35,91 @@ _FEW_ROWS: Final = 1024
 """Files with fewer rows are written fast in any encoding."""
 
 
+@dataclass(frozen=True)
+class Layout:
+    """What the files of a table with the same columns and properties have in common. A thousand files are described once."""
+
+    schema: Schema
+    arrow: pa.Schema
+    options: Mapping[str, str]
+
+    @cached_property
+    def floats(self) -> list[Leaf]:
+        """The columns whose NaN are counted."""
+        return [leaf for leaf in leaves(self.arrow) if pa.types.is_floating(leaf.type)]
+
+    @cached_property
+    def temporal(self) -> list[Leaf]:
+        """The columns whose bounds are found here: PyIceberg's Python values have fewer years and no nanoseconds."""
+        unbounded = (self._modes.NONE, self._modes.COUNTS)
+        bounded = {number for number, each in self._wanted.items() if each.mode.type not in unbounded}
+        is_kind = (pa.types.is_date32, pa.types.is_timestamp)
+        return [leaf for leaf in leaves(self.arrow) if leaf.id in bounded and any(each(leaf.type) for each in is_kind)]
+
+    @cached_property
+    def geometries(self) -> dict[str, WkbType]:
+        """The types of geometries, by the names of their columns."""
+        return {field.name: WkbType.of(field) for field in self.arrow if coordinate_system(field) is not None}
+
+    @cached_property
+    def written(self) -> pa.Schema:
+        """The columns as they are written."""
+        return pa.schema([_written(field, self.geometries.get(field.name)) for field in self.arrow])
+
+    @cached_property
+    def plan(self) -> dict[int, Any]:
+        """What PyIceberg finds out about each column."""
+        from pyiceberg.io.pyarrow import MetricsMode
+
+        counted = {leaf.id: self._modes.COUNTS for leaf in self.temporal}
+        for field in self.schema.fields:
+            if isinstance(field.field_type, lib.types.GeometryType):  # Parquet has other statistics for geometries
+                counted[field.field_id] = self._modes.NONE
+        changed = {number: replace(self._wanted[number], mode=MetricsMode(mode)) for number, mode in counted.items()}
+        return self._wanted | changed
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The ids of columns by their paths in files."""
+        from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
+
+        return parquet_path_to_id_mapping(self.schema)
+
+    @cached_property
+    def _wanted(self) -> dict[int, Any]:
+        from pyiceberg.io.pyarrow import compute_statistics_plan
+
+        return compute_statistics_plan(self.schema, dict(self.options))
+
+    @property
+    def _modes(self) -> Any:
+        from pyiceberg.io.pyarrow import MetricModeTypes
+
+        return MetricModeTypes
+
+
 class ParquetFile:
     """An open Parquet file. Every `write` starts a new row group, and so do each 65,536 rows.
 
     `first` are the first rows, which decide how columns are encoded.
     """
 
-    def __init__(
-        self,
-        files: TableFiles,
-        uri: str,
-        schema: Schema,
-        arrow: pa.Schema,
-        options: Mapping[str, str],
-        *,
-        first: pa.Table,
-    ) -> None:
+    def __init__(self, files: TableFiles, uri: str, layout: Layout, *, first: pa.Table) -> None:
         from pyarrow.parquet import ParquetWriter
 
         self.uri = uri
         self.writes = 0
-        self._files, self._schema, self._options = files, schema, options
-        self._arrow = arrow
-        self._floats = [leaf for leaf in leaves(arrow) if pa.types.is_floating(leaf.type)]
-        # PyIceberg reads these bounds as Python values, which have fewer years and no nanoseconds.
-        self._temporal = [
-            leaf for leaf in leaves(arrow) if pa.types.is_date32(leaf.type) or pa.types.is_timestamp(leaf.type)
-        ]
-        self._nans: Counter[int] = Counter({leaf.id: 0 for leaf in self._floats})
+        self._files, self._layout = files, layout
+        self._nans: Counter[int] = Counter({leaf.id: 0 for leaf in layout.floats})
+        self._low: dict[int, int] = {}
+        self._high: dict[int, int] = {}
         self._sink = files.create(uri)
-        self._geometries = {field.name: WkbType.of(field) for field in arrow if coordinate_system(field) is not None}
-        self._written = pa.schema([_written(field, self._geometries.get(field.name)) for field in arrow])
-        codec = options.get("write.parquet.compression-codec", "zstd").lower()
-        level = options.get("write.parquet.compression-level")
+        codec = layout.options.get("write.parquet.compression-codec", "zstd").lower()
+        level = layout.options.get("write.parquet.compression-level")
         with files.translated(uri):  # it writes the first bytes
             self._writer = ParquetWriter(
                 self._sink,
-                self._written,
+                layout.written,
                 use_dictionary=dictionary_columns(first),
                 compression="none" if codec == "uncompressed" else codec,
                 compression_level=int(level) if level and codec in ("zstd", "gzip", "brotli") else None,
@@ -87,15 +134,18 @@ class ParquetFile:
 
     def write(self, rows: pa.Table) -> None:
         """Write the rows as new row groups."""
-        for leaf in self._floats:
-            column = rows[leaf.path[0]]
-            for name in leaf.path[1:]:
-                column = pc.struct_field(column, name)
-            self._nans[leaf.id] += pc.sum(pc.is_nan(column), min_count=0).as_py()
-        for name, of in self._geometries.items():
+        for leaf in self._layout.floats:
+            self._nans[leaf.id] += pc.sum(pc.is_nan(_values(rows, leaf)), min_count=0).as_py()
+        for leaf in self._layout.temporal:
+            ends = pc.min_max(_values(rows, leaf))
+            if ends["min"].is_valid:
+                low, high = ends["min"].value, ends["max"].value
+                self._low[leaf.id] = min(low, self._low.get(leaf.id, low))
+                self._high[leaf.id] = max(high, self._high.get(leaf.id, high))
+        for name, of in self._layout.geometries.items():
             chunks = [pa.ExtensionArray.from_storage(of, chunk) for chunk in rows[name].chunks]
             place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, self._written.field(name), pa.chunked_array(chunks, of))
+            rows = rows.set_column(place, self._layout.written.field(name), pa.chunked_array(chunks, of))
         with self._files.translated(self.uri):
             self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
         self.writes += 1
@@ -129,44 +179,28 @@ class ParquetFile:
             self._sink.close()
 
     def _statistics(self) -> dict[str, Any]:
-        from pyiceberg.io.pyarrow import (
-            MetricModeTypes,
-            MetricsMode,
-            compute_statistics_plan,
-            data_file_statistics_from_parquet_metadata,
-            parquet_path_to_id_mapping,
-        )
+        from pyiceberg.io.pyarrow import data_file_statistics_from_parquet_metadata
 
         footer = self._writer.writer.metadata
-        plan = compute_statistics_plan(self._schema, dict(self._options))
-        unbounded = (MetricModeTypes.NONE, MetricModeTypes.COUNTS)
-        own = [leaf for leaf in self._temporal if leaf.id in plan and plan[leaf.id].mode.type not in unbounded]
-        plan |= {leaf.id: replace(plan[leaf.id], mode=MetricsMode(MetricModeTypes.COUNTS)) for leaf in own}
-        for field in self._schema.fields:
-            if isinstance(field.field_type, lib.types.GeometryType):  # Parquet has other statistics for geometries
-                plan[field.field_id] = replace(plan[field.field_id], mode=MetricsMode(MetricModeTypes.NONE))
-        found = data_file_statistics_from_parquet_metadata(footer, plan, parquet_path_to_id_mapping(self._schema))
+        found = data_file_statistics_from_parquet_metadata(footer, self._layout.plan, self._layout.ids)
         facts = found.to_serialized_dict()
-        low, high = _temporal_bounds(footer, self._arrow, own)
         # PyIceberg does not count NaN.
         nans = {number: count for number, count in self._nans.items() if number in found.value_counts}
+        low, high = self._serialized(self._low), self._serialized(self._high)
         bounds = {"lower_bounds": facts["lower_bounds"] | low, "upper_bounds": facts["upper_bounds"] | high}
         return {**facts, **bounds, "nan_value_counts": nans}
 
+    def _serialized(self, bounds: Mapping[int, int]) -> dict[int, bytes]:
+        """Bounds of dates and timestamps in Iceberg's single-value serialization."""
+        widths = {leaf.id: leaf.type.bit_width // 8 for leaf in self._layout.temporal}
+        return {number: bound.to_bytes(widths[number], "little", signed=True) for number, bound in bounds.items()}
 
-def _temporal_bounds(footer: Any, arrow: pa.Schema, of: Sequence[Leaf]) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """The bounds of dates and timestamps by field id, in Iceberg's single-value serialization."""
-    stats = row_groups(footer, arrow, of)["stats"].combine_chunks()
-    low: dict[int, bytes] = {}
-    high: dict[int, bytes] = {}
-    for leaf in of:
-        merged = merged_stats(stats.field(str(leaf.id)))
-        for bounds, name in ((low, "min"), (high, "max")):
-            bound = merged.field(name)
-            if bound.null_count == 0:
-                whole = pa.int32() if pa.types.is_date32(leaf.type) else pa.int64()
-                bounds[leaf.id] = bound.view(whole)[0].as_py().to_bytes(whole.bit_width // 8, "little", signed=True)
-    return low, high
+
+def _values(rows: pa.Table, leaf: Leaf) -> pa.ChunkedArray:
+    column = rows[leaf.path[0]]
+    for name in leaf.path[1:]:
+        column = pc.struct_field(column, name)
+    return column
 
 
 def _written(field: pa.Field, geometry: WkbType | None) -> pa.Field:
