@@ -26,7 +26,7 @@ class Locations:
 def servers() -> Iterator[Locations]:
     paths = [path for path in sys.path if path and path != os.environ.get(DUCKDB)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, Path(__file__).with_name("server.py")]
+    command = [sys.executable, str(Path(__file__).with_name("server.py"))]
     with subprocess.Popen(command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield Locations(*process.stdout.readline().split())

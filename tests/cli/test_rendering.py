@@ -16,9 +16,10 @@ import typer
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.cli import rendering
-from skiway.cli.command import Call, suggestion
+from skiway.cli.command import Call
 from skiway.cli.lake.jobs import describe_progress, report_end
 from skiway.client.metastore import Job
+from skiway.foundation.suggestions import suggestion
 from skiway.model import v1
 
 

@@ -32,8 +32,8 @@ from skiway.cli import output
 from skiway.cli.app import app
 from skiway.cli.command import Call
 from skiway.cli.output import Output
-from skiway.duckdb.engine import Engine, split_statements
 from skiway.cli.sql.shell import Worker, split_input
+from skiway.duckdb.engine import Engine, split_statements
 
 # --- Ctrl-C, streaming and pipes ----------------------------------------------------------------------------------
 

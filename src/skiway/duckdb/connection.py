@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,7 +19,7 @@ from skiway.duckdb.statements import execute
 from skiway.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    import duckdb
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
     from skiway.client import TlsOptions
     from skiway.client.connection import Token
@@ -51,10 +51,11 @@ class LakeConnection:
             return AirportClient(address, name, token=token, tls=tls)
 
         self._session = Session(open_client, self.catalogs, catalog=catalog, engine=Engine(catalog))
-        self._relation: duckdb.DuckDBPyRelation | None = None
+        self._relation: DuckDBPyRelation | None = None
+        self._rows: Iterator[tuple[Any, ...]] | None = None
 
     @property
-    def duckdb(self) -> duckdb.DuckDBPyConnection:
+    def duckdb(self) -> DuckDBPyConnection:
         """The DuckDB connection, for everything else: settings, user-defined functions, registered objects."""
         return self._session.duckdb
 
@@ -63,7 +64,7 @@ class LakeConnection:
         listed = self._session.client(self._session.catalog).databases()
         return sorted(listed.column(0).to_pylist())
 
-    def sql(self, query: str, parameters: Parameters | None = None) -> duckdb.DuckDBPyRelation | None:
+    def sql(self, query: str, parameters: Parameters | None = None) -> DuckDBPyRelation | None:
         """Run statements; return the rows of the last one as a relation, or None if it has none.
 
         A query runs when its rows are read. Other statements run at once; their rows are those of RETURNING, or the number of
@@ -75,22 +76,24 @@ class LakeConnection:
     def execute(self, query: str, parameters: Parameters | None = None) -> Self:
         """Run statements, and keep the rows of the last one for `fetchone` and `fetchall`."""
         self._relation = self._run(query, parameters, sys._getframe(1))
+        self._rows = None
         return self
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the next row of the last statement that was executed; None after the last row."""
-        with self._session.errors():
-            return self._result().fetchone()
+        return next(self._fetched(), None)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return the remaining rows of the last statement that was executed."""
-        with self._session.errors():
-            return self._result().fetchall()
+        return list(self._fetched())
 
-    def _result(self) -> duckdb.DuckDBPyRelation:
+    def _fetched(self) -> Iterator[tuple[Any, ...]]:
         if self._relation is None:
             raise InvalidArgument("there are no rows: execute a query first")
-        return self._relation
+        if self._rows is None:
+            with self._session.errors():
+                self._rows = iter(self._relation.fetchall())
+        return self._rows
 
     def _run(self, query: str, parameters: Parameters | None, caller: FrameType | None) -> Any:
         result: Result | None = None
