@@ -95,7 +95,7 @@ class LakeConnection:
                 self._rows = iter(self._relation.fetchall())
         return self._rows
 
-    def _run(self, query: str, parameters: Parameters | None, caller: FrameType | None) -> Any:
+    def _run(self, query: str, parameters: Parameters | None, caller: FrameType | None) -> DuckDBPyRelation | None:
         result: Result | None = None
         for statement in split_statements(with_parameters(query, parameters)):
             self._session.variables = _variables(statement.text, caller)
