@@ -20,7 +20,7 @@ from bench.servers import running
 from bench.serving import skiway_serve, started
 from bench.turns import Times, taken_in_turns
 from skiway.client import Metastore
-from skiway.foundation.servers import chosen
+from skiway.foundation.native import chosen
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the client of `make live`
 from live.clients import Session, find_client

@@ -19,7 +19,7 @@ from skiway.cli import rendering
 from skiway.cli.command import Call
 from skiway.cli.lake.jobs import describe_progress, report_end
 from skiway.client.metastore import Job
-from skiway.foundation.suggestions import suggestion
+from skiway.foundation.causes import suggestion
 from skiway.model import v1
 
 

@@ -16,9 +16,8 @@ import pytest
 
 from airport.certificates import Authority
 from skiway.errors import Unsupported
-from skiway.foundation import servers, transport
-from skiway.foundation.native import NATIVE
-from skiway.foundation.servers import chosen, new_server
+from skiway.foundation import native, transport
+from skiway.foundation.native import NATIVE, chosen, new_server
 from skiway.foundation.threads import FairThreads, StreamWatch
 from skiway.foundation.transport import Certificate, Method, Methods, Options
 
@@ -465,9 +464,9 @@ def test_random_bytes_harm_nobody(name: str) -> None:
 
 
 def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "find_spec", lambda _: None)
+    monkeypatch.setattr(native, "find_spec", lambda _: None)
     assert chosen("auto") == chosen("grpcio") == "grpcio"
     with pytest.raises(Unsupported, match="make native"):
         chosen("native")
-    monkeypatch.setattr(servers, "find_spec", lambda _: object())
+    monkeypatch.setattr(native, "find_spec", lambda _: object())
     assert chosen("auto") == chosen("native") == "native"

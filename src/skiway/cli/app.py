@@ -106,7 +106,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except typer.BadParameter as error:
             if wrong := _WRONG_CHOICE.fullmatch(error.message):
-                from skiway.foundation.suggestions import suggestion
+                from skiway.foundation.causes import suggestion
 
                 choices = wrong["choices"].replace("'", "")
                 advice = suggestion(wrong["given"], choices.split(", "))

@@ -33,7 +33,7 @@ from skiway.cli.options import (
 )
 from skiway.cli.output import Output
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized, Unavailable
-from skiway.foundation.suggestions import suggestion
+from skiway.foundation.causes import suggestion
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient, Metastore

@@ -24,7 +24,7 @@ from skiway.config import Settings
 from skiway.config.server import Tls
 from skiway.errors import PreconditionFailed, SkiwayError, Unsupported
 from skiway.foundation.causes import cause_of
-from skiway.foundation.servers import chosen
+from skiway.foundation.native import chosen
 from skiway.foundation.transport import Choice
 from skiway.metastore.migrations import STEPS, pending_steps, store_format
 from skiway.metastore.platform import store_checks

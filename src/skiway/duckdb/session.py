@@ -19,7 +19,7 @@ from skiway.duckdb.rewriting import has_position, parse, position, pushdown_limi
 from skiway.duckdb.scans import FunctionCall, LakeScan, Source
 from skiway.duckdb.views import LakeName, LakeViews
 from skiway.errors import InvalidArgument, NotFound
-from skiway.foundation.suggestions import suggestion
+from skiway.foundation.causes import suggestion
 from skiway.sql.pushdown import pushdown_filter
 
 if TYPE_CHECKING:

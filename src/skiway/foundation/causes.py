@@ -1,5 +1,5 @@
 """Why a library failed, where people can do something about it: a full disk, a missing bucket, an untrusted certificate,
-a value that Arrow rejects.
+a value that Arrow rejects. `suggestion` is for names that do not exist.
 
 Libraries report the same cause in many ways: as an error number, in the text of an error of another language, or in an
 error behind the one that they raise.
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 
@@ -108,3 +109,19 @@ def invalid_values(error: Exception, columns: Sequence[str]) -> str:
             "use 00:00:00, or another type, such as VARCHAR"
         )
     return f"column {name!r}: {reason}"
+
+
+MAX_SUGGESTIONS: Final = 3
+
+
+def suggestion(missing: str, names: Iterable[str]) -> str:
+    """Return `did you mean …?` with similar names, or the first existing names; "" if there are none."""
+    known = list(names)
+    lower = {name.lower(): name for name in known}
+    similar = get_close_matches(missing.lower(), lower, n=MAX_SUGGESTIONS, cutoff=0.6)
+    if similar:
+        *others, last = (lower[name] for name in similar)
+        return f"did you mean {' or '.join([', '.join(others), last] if others else [last])}?"
+    if not known:
+        return ""
+    return f"existing: {', '.join(known[:MAX_SUGGESTIONS])}{', …' if len(known) > MAX_SUGGESTIONS else ''}"

@@ -1,6 +1,7 @@
 """The native transport: a gRPC server in Rust, from the distribution `skiway-native`.
 
-HTTP/2, TLS, framing, deadlines and flow control are there. Here, each call is given to the threads of its method.
+HTTP/2, TLS, framing, deadlines and flow control are there. Here, each call is given to the threads of its method. `new_server`
+chooses between this transport and grpcio.
 """
 
 from __future__ import annotations
@@ -10,15 +11,26 @@ import importlib
 import logging
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from importlib.util import find_spec
 from threading import Thread
 from typing import Any, Final, Never
 from weakref import WeakSet
 
 import grpc
 
-from skiway.errors import Internal
+from skiway.errors import Internal, Unsupported
 from skiway.foundation.threads import FairThreads
-from skiway.foundation.transport import Certificate, Ended, Metadata, Method, Methods, Options
+from skiway.foundation.transport import (
+    Certificate,
+    Choice,
+    Ended,
+    Grpcio,
+    Metadata,
+    Method,
+    Methods,
+    Options,
+    Transport,
+)
 
 NATIVE: Final = "skiway_native"
 
@@ -29,6 +41,23 @@ _CANCELLED: Final = 1
 _UNKNOWN: Final = 2
 _UNIMPLEMENTED: Final = 12
 _CLOSE_S: Final = 5.0
+
+
+def new_server(options: Options, transport: Choice = "grpcio") -> Transport:
+    """A server of a transport; `auto` is the native one if it is installed."""
+    return Grpcio(options) if chosen(transport) == "grpcio" else Native(options)
+
+
+def chosen(transport: Choice) -> Choice:
+    """What `transport` stands for on this machine."""
+    if transport == "auto":
+        return "native" if find_spec(NATIVE) is not None else "grpcio"
+    if transport == "native" and find_spec(NATIVE) is None:
+        raise Unsupported(
+            "the native transport is not installed: install skiway-native, or build it with `make native`",
+            key="transport.missing",
+        )
+    return transport
 
 
 class _Aborted(Exception):

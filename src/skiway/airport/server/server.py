@@ -32,7 +32,7 @@ from skiway.airport.wire import protocol
 from skiway.airport.wire.duckdb_sql import FILE_READERS, attach_statement, secret_statement
 from skiway.errors import InvalidArgument, Unsupported
 from skiway.foundation import transport as transports
-from skiway.foundation.servers import new_server
+from skiway.foundation.native import new_server
 
 MIB: Final = 1024 * 1024
 _CANCEL_S: Final = 5  # what a cancelled call has to notice it

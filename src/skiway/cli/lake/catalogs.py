@@ -11,8 +11,8 @@ from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.lake.resources import commands_for, state_of
 from skiway.cli.options import Description, Parent, Yes
 from skiway.errors import NotFound
+from skiway.foundation.causes import suggestion
 from skiway.foundation.resources import CATALOG, DESCRIPTION, NAMESPACE, PROPERTIES
-from skiway.foundation.suggestions import suggestion
 from skiway.presentation.tables import picked, row_count
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[i
 from skiway.config.server import Grpc, Tls
 from skiway.errors import InvalidArgument, LimitExceeded, SkiwayError, TimedOut, Unavailable
 from skiway.foundation.doors import GRPC_CODES, status_in
-from skiway.foundation.servers import new_server
+from skiway.foundation.native import new_server
 from skiway.foundation.threads import FairThreads, StreamWatch, WatchedCall
 from skiway.foundation.transport import Certificate, Choice, Ended, Method, Methods, Options, Transport
 from skiway.request_path import Operators
