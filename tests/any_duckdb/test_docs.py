@@ -6,6 +6,8 @@ import inspect
 import re
 from pathlib import Path
 
+import duckdb
+
 import skiway.duckdb
 from any_duckdb.conftest import Locations
 from skiway.duckdb import AttachedLake, LakeConnection
@@ -15,17 +17,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "duckdb.md"
 
 def test_programs_on_the_page_run(servers: Locations) -> None:
     with skiway.duckdb.connect(servers.lake) as lake:
-        for schema, table in re.findall(r'"lake"\."(\w+)"\."(\w+)"', tables(servers)):
-            lake.sql(f"DROP TABLE lake.{schema}.{table}")
+        for table in tables(servers):
+            lake.sql(f"DROP TABLE {table}")
     program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
     exec(compile(program.replace("grpc://127.0.0.1:50051", servers.lake), str(PAGE), "exec"), {})
 
 
-def tables(servers: Locations) -> str:
-    import duckdb
-
+def tables(servers: Locations) -> list[str]:
     with duckdb.connect() as connection, skiway.duckdb.attach(connection, "lake", servers.lake) as lake:
-        return " ".join(lake.tables)
+        return lake.tables
 
 
 def test_public_names_are_documented() -> None:

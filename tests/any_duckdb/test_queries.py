@@ -80,6 +80,7 @@ QUERIES = (
     "SELECT id FROM a ORDER BY name NULLS FIRST, id LIMIT 5 OFFSET 2",
     "SELECT count(*) FROM (SELECT * FROM a LIMIT 7)",
     "SELECT count(*) FROM (SELECT * FROM a WHERE day > DATE '2024-01-10' LIMIT 7)",
+    "SELECT id FROM a WHERE id % 100 = 99 AND day IS NOT NULL LIMIT 3",
     "SELECT DISTINCT name FROM a",
     "SELECT id, row_number() OVER (PARTITION BY name ORDER BY id) FROM a QUALIFY row_number() OVER (PARTITION BY name ORDER BY id) < 3",
     "SELECT id, lag(id, 2) OVER (ORDER BY id), sum(price) OVER (ORDER BY id ROWS 3 PRECEDING) FROM a",

@@ -26,7 +26,6 @@ FOR_DEVELOPMENT = {"test", "docs", "dev"}
 USED_OTHERWISE = {
     "httptools": "uvicorn parses HTTP with it",
     "pandas": "PySpark needs it for Arrow batches",
-    "psycopg": "SQLAlchemy loads it by the name of its dialect",
 }
 
 

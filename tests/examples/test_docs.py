@@ -64,6 +64,7 @@ def test_every_option_is_in_the_guide() -> None:
         "disclosure",
         "log_failures",
         "protocols",
+        "lane_headers",
     }  # set by `Server`, or not needed there
 
 

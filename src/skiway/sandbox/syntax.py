@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import pyarrow as pa
-from duckdb.sqltypes import DuckDBPyType
+
+if TYPE_CHECKING:
+    from duckdb.sqltypes import DuckDBPyType  # which DuckDB 1.4.0 lacks
 
 _NESTED: Final = ("array", "list", "map", "struct", "union")
 
@@ -81,7 +83,7 @@ def _parts(kind: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
     if kind.id not in _NESTED:
         return []
     children = kind.children[1:] if kind.id == "union" else kind.children  # the first child of a union is its tag
-    return [(name, part) for name, part in children if isinstance(part, DuckDBPyType)]
+    return [(name, part) for name, part in children if isinstance(part, type(kind))]
 
 
 def cast_columns(relation: duckdb.DuckDBPyRelation, types: Sequence[str]) -> duckdb.DuckDBPyRelation:
