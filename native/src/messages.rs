@@ -45,15 +45,7 @@ impl Reader {
                     Err(Broken::Malformed("the last message is incomplete"))
                 });
             }
-            match std::task::ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                None => self.ended = true,
-                Some(Err(_)) => return Poll::Ready(Err(Broken::Gone)),
-                Some(Ok(frame)) => {
-                    if let Ok(chunk) = frame.into_data() {
-                        self.frames.push(chunk);
-                    }
-                }
-            }
+            std::task::ready!(self.poll_chunk(context))?;
         }
     }
 
@@ -63,16 +55,22 @@ impl Reader {
             if self.frames.has_message()? || self.frames.size > most || self.ended {
                 return Poll::Ready(Ok(()));
             }
-            match std::task::ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                None => self.ended = true,
-                Some(Err(_)) => return Poll::Ready(Err(Broken::Gone)),
-                Some(Ok(frame)) => {
-                    if let Ok(chunk) = frame.into_data() {
-                        self.frames.push(chunk);
-                    }
+            std::task::ready!(self.poll_chunk(context))?;
+        }
+    }
+
+    /// Receive the next chunk of the stream, or notice its end.
+    fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        match std::task::ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            None => self.ended = true,
+            Some(Err(_)) => return Poll::Ready(Err(Broken::Gone)),
+            Some(Ok(frame)) => {
+                if let Ok(chunk) = frame.into_data() {
+                    self.frames.push(chunk);
                 }
             }
         }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -80,6 +80,7 @@ VALUES: list[Any] = [
     float("inf"),
     Decimal("-1.50"),
     "it's ? $1",
+    "a\0b",
     b"\x00a",
     date(2024, 2, 29),
     datetime(2024, 2, 29, 1, 2, 3, 4),

@@ -161,9 +161,8 @@ class Channel:
             (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
             *RECONNECT,
         ]
-        if self.location.target.startswith(
-            "unix:"
-        ):  # by default the path, which is not a valid name of a server in HTTP/2
+        if self.location.target.startswith("unix:"):
+            # By default it is the path, which is not a valid name of a server in HTTP/2.
             options.append(("grpc.default_authority", "localhost"))
         if self.location.is_tls:
             tls = self.tls or TlsOptions()

@@ -14,6 +14,7 @@ from skiway.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from skiway.client import TlsOptions
+    from skiway.client.airport.calls import Schema
     from skiway.client.connection import Token
 
 
@@ -50,7 +51,7 @@ class AttachedLake:
             connection.execute(f"ATTACH ':memory:' AS {quoted(alias)}").fetchall()
         except duckdb.Error as error:
             raise InvalidArgument(f"{alias} cannot be attached: {first_paragraph(error)}") from error
-        self._show([LakeName(alias, schema.name, table.name) for schema in schemas for table in schema.tables])
+        self._show(schemas)
 
     @property
     def tables(self) -> list[str]:
@@ -60,10 +61,10 @@ class AttachedLake:
     def refresh(self) -> None:
         """Look for tables and columns that others have created, changed or dropped."""
         self._client.reload()
-        schemas = self._client.schemas()
-        self._show([LakeName(self._alias, schema.name, table.name) for schema in schemas for table in schema.tables])
+        self._show(self._client.schemas())
 
-    def _show(self, names: list[LakeName]) -> None:
+    def _show(self, schemas: list[Schema]) -> None:
+        names = [LakeName(self._alias, schema.name, table.name) for schema in schemas for table in schema.tables]
         for name in set(self._views.names) - set(names):
             self._views.drop(name)
         for name in names:

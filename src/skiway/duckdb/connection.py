@@ -1,4 +1,4 @@
-"""`connect`: a DuckDB connection whose tables are those of a lake."""
+"""`connect` opens a DuckDB connection that reads and writes the tables of a lake."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def connect(
 
 
 class LakeConnection:
-    """A DuckDB connection whose tables are those of a lake, without an extension.
+    """A DuckDB connection to a lake. It needs no extension.
 
     DuckDB runs queries in this process; the server applies filters and sends only the columns and rows that they need. Statements that
     change the lake are run by the server, each in a transaction of its own. A connection is for one thread at a time.

@@ -1,7 +1,7 @@
 """The filters that DuckDB gives a scan of Arrow data, as predicates for the server.
 
-Arrow has no interface to the parts of an expression, so its text is parsed. What is not understood is not sent to the server; Arrow
-applies the whole expression to the rows in any case.
+Arrow does not expose the parts of an expression, so this module parses its text. Conditions that it cannot parse are not sent to
+the server. Arrow applies the whole expression to the rows in any case.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _NotUnderstood(Exception):
 
 
 def predicate_of(expression: ds.Expression, schema: pa.Schema) -> Predicate | None:
-    """Return a predicate that is true for the rows for which the expression is true; None if it is not understood."""
+    """Return a predicate that is true for the rows for which the expression is true; None if it cannot be parsed."""
     try:
         return _Parser(str(expression), schema).whole()
     except (_NotUnderstood, SkiwayError):
@@ -107,7 +107,7 @@ class _Parser:
 
     def _binary(self) -> Predicate:
         """Parse `x == 5)`, `(…) and (…))` or `(…) or (…))`."""
-        if self._tokens[self._at : self._at + 2][1:] and self._tokens[self._at + 1] in OPERATORS:
+        if self._at + 1 < len(self._tokens) and self._tokens[self._at + 1] in OPERATORS:
             field, operator = self._field(), OPERATORS[self._next()]
             found: Predicate = Comparison(operator, field.name, self._value(field))
         else:

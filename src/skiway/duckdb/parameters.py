@@ -10,6 +10,7 @@ from math import isfinite
 from typing import Any, Final
 from uuid import UUID
 
+from skiway.airport.wire.duckdb_sql import text_literal
 from skiway.errors import InvalidArgument
 
 PLACEHOLDER: Final = re.compile(
@@ -61,7 +62,7 @@ def literal(value: Any) -> str:
         case Decimal():
             return f"({value:f})"
         case str():
-            return _text(value)
+            return text_literal(value)
         case bytes():
             return f"unhex('{value.hex()}')"
         case datetime():
@@ -74,11 +75,7 @@ def literal(value: Any) -> str:
             microseconds = value // timedelta(microseconds=1)
             return f"to_microseconds({microseconds})"
         case Mapping():
-            return f"{{{', '.join(f'{_text(str(name))}: {literal(item)}' for name, item in value.items())}}}"
+            return f"{{{', '.join(f'{text_literal(str(name))}: {literal(item)}' for name, item in value.items())}}}"
         case list() | tuple():
             return f"[{', '.join(map(literal, value))}]"
     raise InvalidArgument(f"{value!r} ({type(value).__name__}) cannot be a parameter: convert it to a type of Python")
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from sqlglot import exp
 
-from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.airport.wire.duckdb_sql import duckdb_type, text_literal
 from skiway.client import Written
 from skiway.client.metastore.calls import segments
 from skiway.duckdb.definitions import define
@@ -62,7 +62,7 @@ def describe(session: Session, statement: exp.Expr) -> Answer:
     name = session.name(statement.this)
     table = session.table(session.client(name.catalog), name)
     required = [field.name for field in table.schema if not field.nullable]
-    names = ", ".join("'" + each.replace("'", "''") + "'" for each in required) or "NULL"
+    names = ", ".join(map(text_literal, required)) or "NULL"
     return session.engine.query(
         f"""SELECT column_name, column_type, CASE WHEN column_name IN ({names}) THEN 'NO' ELSE "null" END AS "null",
         key, "default", extra FROM ({text})"""  # noqa: S608 - quoted

@@ -97,6 +97,11 @@ def geometry_type_name(crs: str) -> str:
     return "geometry" if crs == DEFAULT_CRS else f"geometry({crs})"
 
 
+def may_name_types(document: str) -> bool:
+    """Whether a JSON document may name a type of Iceberg that is a variant, a geometry or a geography."""
+    return any(name in document for name in ('"variant"', '"geometry', '"geography'))
+
+
 def is_geometry_type(of: pa.DataType) -> bool:
     """Is this the extension type for geometries, which pyarrow uses once a library has registered it?"""
     return isinstance(of, pa.BaseExtensionType) and str(of.extension_name) in _WKB

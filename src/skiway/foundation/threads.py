@@ -217,7 +217,7 @@ class FairThreads:
 
 
 def _fulfil(future: Future[T], act: Callable[[], T]) -> None:
-    """Run `act` for whoever waits for the future, unless it was cancelled."""
+    """Run `act` and give its result to the future, unless the future was cancelled."""
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -253,7 +253,7 @@ class _LaneExecutor(ThreadPoolExecutor):
 
 
 class _Started:
-    """The future of a call of gRPC, which nobody waits for."""
+    """What gRPC gets as the future of a call. It never asks for the result."""
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         callback(self)  # with it gRPC counts calls for a limit that we do not use

@@ -1,4 +1,4 @@
-"""Transports: what serves gRPC calls. Doors are written against this interface, and know nothing of what is behind it.
+"""Transports serve gRPC calls. Doors are written against this interface, and do not depend on an implementation.
 
 A door describes its methods, each with its shape, its function and the threads that it runs on. A transport accepts
 connections, and hands each call to the function of its method as messages in bytes and a `Call`. There are two:
@@ -28,7 +28,6 @@ from skiway.foundation.threads import CONNECTION_OPTIONS, FairThreads
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 Choice: TypeAlias = Literal["auto", "native", "grpcio"]
 
-CHOICES: Final[tuple[Choice, ...]] = ("auto", "native", "grpcio")
 MIB: Final = 1024 * 1024
 
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from starlette.requests import ClientDisconnect, Request
 
 from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, TimedOut
+from skiway.formats.extension_types import may_name_types
 from skiway.foundation.doors import require_at_most
 
 JSON: Final = "application/json"
@@ -160,8 +161,6 @@ def _too_large(limit: int) -> LimitExceeded:
 
 M = TypeVar("M", bound=BaseModel)
 
-_ADDED_TYPES: Final = (b'"variant"', b'"geometry', b'"geography')
-"""Bodies with one of these are searched for types that PyIceberg lacks."""
 
 _LARGEST: Final = 2**63 - 1
 MAX_VALUES: Final = 200_000
@@ -218,7 +217,7 @@ def at_most(limit: int) -> BeforeValidator:
 def decoded(body: bytes, model: type[M], **given: Any) -> M:
     """Decode the body as `model`; `given` are defaults of fields that may be missing. A field that is null is missing."""
     fields = {**given, **{name: value for name, value in fields_of(body).items() if value is not None}}
-    if any(name in body for name in _ADDED_TYPES):
+    if may_name_types(body.decode()):
         from skiway.formats.iceberg.added_types import with_types
 
         fields = with_types(fields)

@@ -62,13 +62,7 @@ def _no_default(of: types.PrimitiveType, value: object) -> None:
 _QUOTED: Final = r"\s*['\"]?([^'\",()]+?)['\"]?\s*"
 _GEOMETRY: Final = re.compile(rf"geometry(?:\s*\({_QUOTED}\))?")
 _GEOGRAPHY: Final = re.compile(rf"geography(?:\s*\({_QUOTED}(?:,{_QUOTED})?\))?")
-_NAMED: Final = ('"variant"', '"geometry', '"geography')
 _PARTS: Final = ("type", "element", "key", "value")
-
-
-def has_added_types(text: str) -> bool:
-    """Whether a document may name such a type: if not, it need not be searched."""
-    return any(name in text for name in _NAMED)
 
 
 def known_type(name: str) -> types.IcebergType | None:

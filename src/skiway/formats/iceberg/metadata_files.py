@@ -21,8 +21,9 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.types import NestedField, TimestampNanoType, TimestamptzNanoType
 
 from skiway.errors import LimitExceeded, Unsupported
+from skiway.formats.extension_types import may_name_types
 from skiway.formats.files import Files
-from skiway.formats.iceberg.added_types import has_added_types, known_type, with_types
+from skiway.formats.iceberg.added_types import known_type, with_types
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.formats.readers.encodings import decompressed
 
@@ -141,7 +142,7 @@ def table_metadata(files: Files, location: str) -> TableMetadata:
 def parsed_metadata(text: str) -> TableMetadata:
     """Parse the metadata of a table. Raise `Unsupported` with the column if the type of one is unknown."""
     try:
-        if has_added_types(text):
+        if may_name_types(text):
             return TableMetadataUtil.parse_obj(with_types(json.loads(text)))
         return TableMetadataUtil.parse_raw(text)
     except (Malformed, ValidationError) as error:
@@ -229,7 +230,7 @@ def keep_metadata(response: Response, *_: object, **__: object) -> None:
     In the metadata that PyIceberg gets, all of them are strings. The config of the table has the metadata itself.
     """
     text = response.content.decode(errors="replace")
-    if not response.ok or not has_added_types(text):
+    if not response.ok or not may_name_types(text):
         return
     document = json.loads(text)
     metadata = document.get("metadata") if isinstance(document, dict) else None

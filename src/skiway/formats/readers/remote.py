@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 _GAP_BYTES: Final = 1 << 20
-"""Ranges that are closer to each other are requested together, with what is between them."""
+"""Ranges with a smaller gap between them are read in one request."""
 MAX_HELD_BYTES: Final = 32 << 20
 """How much is requested in advance. Longer ranges are requested as they are read, a part at a time."""
 
@@ -17,7 +17,7 @@ Range = tuple[int, int]
 
 
 class Readable(Protocol):
-    """A file whose bytes can be read in any order."""
+    """A file with random access."""
 
     def size(self) -> int:
         """The bytes of the file."""
@@ -83,7 +83,7 @@ class Ranges:
         return all(self._holding(*each) is not None for each in ranges)
 
     def fetch(self, ranges: Sequence[Range]) -> None:
-        """Request ranges, and forget what was requested before and is not among them. Too long ones are not requested."""
+        """Read ranges into memory, and release those that are no longer wanted. If they take too much memory, none is read in advance."""
         wanted = [each for each in ranges if 0 <= each[0] < each[1] <= self.size()]
         self._held = [
             (at, data) for at, data in self._held if any(at < end and start < at + len(data) for start, end in wanted)

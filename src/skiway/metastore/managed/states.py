@@ -26,7 +26,7 @@ from skiway.formats import Content, Snapshot, TableName, data_files
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
-from skiway.foundation.files import sync_waiting, synced_together
+from skiway.foundation.files import synced_together
 from skiway.metastore.managed.locations import check_files, files_of_table
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
@@ -338,7 +338,6 @@ def publish(realm: Realm, states: Sequence[NewState | NewTable], *, also: Also =
         else:
             batch += removed
             room -= len(removed)
-    sync_waiting()
     try:
         realm.stores.pointers.apply(batch)
     except Contention:

@@ -69,7 +69,7 @@ class PostgresPointerStore(SqlPointerStore):
         event.listen(engine, "connect", _configure)
         self._schema = schema
         self._randomness = randomness
-        self._states = _States(engine, engine.url.render_as_string(hide_password=True), reuse_state_s)
+        self._states = _States(engine, reuse_state_s)
         super().__init__(engine, insert=insert, schema=schema, clock=clock, on_call=on_call)
 
     def state(self, *, since: float | None = None) -> Hashable:
@@ -158,8 +158,8 @@ class _States:
     transactions that were lost.
     """
 
-    def __init__(self, engine: Engine, name: str, reuse_s: float) -> None:
-        self._engine, self._name, self._reuse_s = engine, name, reuse_s
+    def __init__(self, engine: Engine, reuse_s: float) -> None:
+        self._engine, self._reuse_s = engine, reuse_s
         self._idle: deque[Any] = deque()  # append and pop are thread-safe
         self._period = 0
         self._changes, self._change = count(1), 0
@@ -180,7 +180,7 @@ class _States:
             try:
                 state = self._read()
             except Error as error:
-                raise _unavailable(f"{self._name}: {error}") from error
+                raise _unavailable(f"{self._engine.url.render_as_string(hide_password=True)}: {error}") from error
         self._last = _LastState(now, change, state)
         return state
 

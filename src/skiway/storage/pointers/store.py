@@ -119,23 +119,19 @@ class PointerStore(ABC):
     def compare_and_set(self, key: str, blob_uri: str, *, expect: int, expires_at: datetime | None = None) -> Pointer:
         """Set a pointer and return it; see `Put`."""
         put = _checked_put(Put(key, blob_uri, expect=expect, expires_at=expires_at))
-        with self._reported("compare_and_set"):
-            self._write_synced((put,))
+        self._write_synced("compare_and_set", (put,))
         return outcome(put)
 
     def compare_and_delete(self, key: str, *, expect: int) -> None:
         """Delete a pointer; see `Delete`."""
         delete = _checked(Delete(key, expect=expect))
-        with self._reported("compare_and_delete"):
-            self._write_synced((delete,))
+        self._write_synced("compare_and_delete", (delete,))
 
     def apply(self, operations: Iterable[Operation]) -> tuple[Pointer, ...]:
         """Apply all operations atomically and return the pointers set by each `Put`. One operation per key."""
         batch = tuple(map(_checked, operations))
         self._check_batch(batch)
-        with self._reported("apply", items=len(batch)):
-            if batch:
-                self._write_synced(batch)
+        self._write_synced("apply", batch)
         return tuple(outcome(operation) for operation in batch if isinstance(operation, Put))
 
     def page(self, prefix: str = "", *, size: int = 100, token: str | None = None) -> Page[Pointer]:
@@ -229,9 +225,12 @@ class PointerStore(ABC):
             raise PreconditionFailed(self._retired, key="store.format.newer")
         return reported(self._on_call, "pointers", operation, items=items)
 
-    def _write_synced(self, batch: Sequence[Operation]) -> None:
-        sync_waiting()  # the batch may refer to files that are not yet synced
-        self._apply(batch)
+    def _write_synced(self, operation: str, batch: Sequence[Operation]) -> None:
+        if batch:
+            sync_waiting()  # the batch may refer to files that are not yet synced
+        with self._reported(operation, items=len(batch)):
+            if batch:
+                self._apply(batch)
 
     def _check_batch(self, batch: Sequence[Operation]) -> None:
         if len(batch) > self.max_batch:

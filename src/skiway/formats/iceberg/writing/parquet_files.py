@@ -45,12 +45,12 @@ class Layout:
 
     @cached_property
     def floats(self) -> list[Leaf]:
-        """The columns whose NaN are counted."""
+        """The columns of floating-point numbers. Their NaN values are counted."""
         return [leaf for leaf in leaves(self.arrow) if pa.types.is_floating(leaf.type)]
 
     @cached_property
     def temporal(self) -> list[Leaf]:
-        """The columns whose bounds are found here: PyIceberg's Python values have fewer years and no nanoseconds."""
+        """The dates and timestamps with bounds. They are computed here: PyIceberg's Python values have fewer years and no nanoseconds."""
         unbounded = (self._modes.NONE, self._modes.COUNTS)
         bounded = {number for number, each in self._wanted.items() if each.mode.type not in unbounded}
         is_kind = (pa.types.is_date32, pa.types.is_timestamp)
