@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit lint size lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit duckdb-iceberg-kit pyiceberg-kit lint size lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -92,6 +92,12 @@ live: setup  ## compare DuckDB over Airport with plain DuckDB, and run the SQL o
 
 iceberg-kit: setup  ## run Apache Iceberg's own catalog suites against a server; needs Java 17 and Maven; ARGS="--tests 'ViewsTest#rename*'"
 	PYTHONPATH=tests $(RUN) -m iceberg_kit $(ARGS)
+
+duckdb-iceberg-kit: setup  ## run the catalog suite of DuckDB's iceberg extension; REPO is a git repository of duckdb/duckdb-iceberg
+	PYTHONPATH=tests $(RUN) -m duckdb_iceberg_kit $(if $(REPO),"$(REPO)",$(error REPO is missing: clone duckdb/duckdb-iceberg and name the folder, REPO=path)) $(ARGS)
+
+pyiceberg-kit: setup  ## run PyIceberg's own integration tests against a server; ARGS="--tests rest_catalog"
+	PYTHONPATH=tests $(RUN) -m pyiceberg_kit $(ARGS)
 
 lint: setup  ## check style, types, and the limits of sizes in scripts/size.toml
 	$(BIN)/ruff check .

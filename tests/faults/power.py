@@ -58,6 +58,15 @@ class Log:
         """The changes that were recorded when the log had this size."""
         return self.records[: bisect_right(self._positions, position)]
 
+    def synced(self, ending: str) -> list[int]:
+        """The moments when a sync of a file with this ending was over."""
+        inodes = {
+            record.inode
+            for record in self.records
+            if record.operation == "C" and str(_path(record.first)).endswith(ending)
+        }
+        return [record.position for record in self.records if record.operation == "E" and record.inode in inodes]
+
 
 def _records(data: bytes) -> Iterator[Record]:
     start = 0

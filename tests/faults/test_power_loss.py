@@ -67,9 +67,14 @@ class Recording:
     history: History
 
     def positions(self, count: int) -> list[int]:
-        """Random moments after the first acknowledgement, in order."""
+        """Random moments after the first acknowledgement, in order.
+
+        Half of them are moments when pointers have just been synced, and what they refer to must be on disk already.
+        """
         first, last = self.history.acknowledged[0][0], self.history.log.stat().st_size
-        return sorted(random.Random(1).sample(range(first, last), count))
+        chance = random.Random(1)
+        commits = [position for position in self.log.synced("-wal") if position > first]
+        return sorted(chance.sample(range(first, last), count - count // 2) + chance.sample(commits, count // 2))
 
     def fail(self, position: int, keeps: Keeps, **options: Any) -> None:
         """Make the home what it is after a power failure at a position of the log."""
