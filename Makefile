@@ -99,11 +99,12 @@ duckdb-iceberg-kit: setup  ## run the catalog suite of DuckDB's iceberg extensio
 pyiceberg-kit: setup  ## run PyIceberg's own integration tests against a server; ARGS="--tests rest_catalog"
 	PYTHONPATH=tests $(RUN) -m pyiceberg_kit $(ARGS)
 
-lint: setup  ## check style, types, and the limits of sizes in scripts/size.toml
+lint: setup  ## check style, types, the limits of sizes in scripts/size.toml, and that the API breaks no released client
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(RUN) scripts/check_size.py
+	$(RUN) scripts/check_api.py
 
 size: setup  ## lower the limits in scripts/size.toml to the present sizes
 	$(RUN) scripts/check_size.py --update
