@@ -85,7 +85,7 @@ class Baseline:
 
 def synced_resources(stores: Stores) -> list[str]:
     """Everything that a job synchronizes: tables, snapshots, statistics."""
-    return [each for each in contents.resources(stores) if not each.startswith(("job ", "connector "))]
+    return [each for each in contents.resources(stores) if not each.startswith(("job ", "job_log ", "connector "))]
 
 
 def job_of(stores: Stores, job_id: str) -> v1.Job:
@@ -164,7 +164,9 @@ def test_interrupted_statistics_pass_is_resumed_once(
     """The worst case: only some of the statistics of the second table are stored."""
     baseline = run_undisturbed(launcher, new_deployment("sqlite"), enqueue_statistics_pass)
     _, *table_swaps, _ = swaps(baseline.operations)
-    assert len(table_swaps) == 9, "profiles, column statistics and table statistics of three tables"
-    chosen = [Step(table_swaps[4], "after")]
+    assert len(table_swaps) == 13, (
+        "the log's start; profile, column statistics, table statistics and log of three tables"
+    )
+    chosen = [Step(table_swaps[6], "after")]
     for step in steps_around_swaps(baseline.operations) if EVERY_STEP else chosen:
         check_recovery(launcher, new_deployment("sqlite"), enqueue_statistics_pass, baseline=baseline, step=step)

@@ -18,6 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DATA_FILE_TYPE
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
@@ -66,7 +67,7 @@ from skiway.formats.iceberg.changes.evolution import (
     partition_spec,
 )
 from skiway.formats.iceberg.manifest_files import entries, manifests
-from skiway.formats.iceberg.metadata import updated
+from skiway.formats.iceberg.metadata import metadata_json, updated
 from skiway.formats.iceberg.metadata_files import WritingIO
 from skiway.formats.iceberg.types import iceberg_schema
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
@@ -779,3 +780,21 @@ def test_invalid_updates_are_rejected_and_never_crash(tmp_path: Path, update: Ta
         updated(table.metadata, (), (update,))
     with pytest.raises(InvalidArgument):
         updated(None, (), (update,))
+
+
+@pytest.mark.parametrize("version", ["1", "2", "3"])
+def test_metadata_json_has_the_snapshots_that_pyiceberg_writes(tmp_path: Path, version: str) -> None:
+    table = LooseTable(tmp_path, pa.schema({"id": pa.int64()}), format_version=version)
+    for number in range(3):
+        table.append(pa.table({"id": [number]}))
+        dumped = table.metadata.model_dump(mode="json", by_alias=True, exclude_none=True)
+        assert json.loads(metadata_json(table.metadata)) == dumped
+
+
+def test_metadata_json_is_never_that_of_metadata_that_is_gone(tmp_path: Path) -> None:
+    table = LooseTable(tmp_path, pa.schema({"id": pa.int64()}))
+    table.append(pa.table({"id": [1]}))
+    text = metadata_json(table.metadata)
+    for number in range(100):  # new objects, often where others were before
+        other = text.replace('"total-records":"1"', f'"total-records":"{number}"')
+        assert json.loads(metadata_json(TableMetadataUtil.parse_raw(other))) == json.loads(other)

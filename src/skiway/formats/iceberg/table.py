@@ -9,7 +9,7 @@ For a row that was changed, the commit is left NULL, so that readers take the on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -162,11 +162,15 @@ class IcebergTable(TableHandle):
         return None if found is None else _snapshot(found, self.refs)
 
     def snapshots(self, known: Sequence[Snapshot] = ()) -> list[Snapshot]:
-        seen = {snapshot.id for snapshot in known}
-        found = [
-            _snapshot(snapshot, self.refs) for snapshot in self.metadata.snapshots if snapshot.snapshot_id not in seen
-        ]
-        return sorted(found, key=lambda each: (each.sequence_number, each.created_at, each.id))
+        return self.snapshots_except({snapshot.id for snapshot in known})
+
+    def snapshots_except(self, known: Set[int]) -> list[Snapshot]:
+        """The snapshots with other ids, oldest first."""
+        others = (snapshot for snapshot in self.metadata.snapshots if snapshot.snapshot_id not in known)
+        return sorted(
+            (_snapshot(snapshot, self.refs) for snapshot in others),
+            key=lambda snapshot: (snapshot.sequence_number, snapshot.created_at, snapshot.id),
+        )
 
     def schema_at(self, snapshot: Snapshot) -> TableSchema:
         number = self._snapshot(snapshot).schema_id

@@ -65,15 +65,14 @@ def added_snapshots(
     if all(each.snapshot_id in known for each in now.snapshots):
         return
     handle = opened()
-    for snapshot in handle.snapshots():
-        if snapshot.id not in known:
-            files = handle.placed_files(snapshot)
-            check_files(files["path"], table_files, handle.location)
-            if not synced:
-                _sync(handle, snapshot, files, table_files)
-            record = snapshot_record(realm, table.resource_id, handle, snapshot, files=files)
-            yield from realm.all(SNAPSHOT).reservation(record)[1]
-            yield from _statistics(realm, table, handle, snapshot, files)
+    for snapshot in handle.snapshots_except(known):
+        files = handle.placed_files(snapshot)
+        check_files(files["path"], table_files, handle.location)
+        if not synced:
+            _sync(handle, snapshot, files, table_files)
+        record = snapshot_record(realm, table.resource_id, handle, snapshot, files=files)
+        yield from realm.all(SNAPSHOT).reservation(record)[1]
+        yield from _statistics(realm, table, handle, snapshot, files)
 
 
 def _sync(handle: IcebergTable, snapshot: Snapshot, files: pa.Table, table_files: TableFiles) -> None:
