@@ -16,7 +16,7 @@ from skiway.errors import InvalidArgument, PermissionDenied
 from skiway.metastore import Realm
 from skiway.metastore.records import keys
 from skiway.metastore.records.kinds import TABLE
-from skiway.metastore.records.policies import CallerPolicies, Subject
+from skiway.metastore.records.policies import CallerPolicies, Restriction, Subject
 from skiway.metastore.records.realm import PolicyGuard
 from skiway.metastore.records.repository import Guard, Repository
 from skiway.metastore.resources import catalogs, namespaces, policies, snapshots, tables, views
@@ -468,3 +468,13 @@ def test_expressions_are_compiled_without_a_lake(lake: Lake) -> None:
     spec.row_filter.predicate = "name = caller('subject')"
     made = policies.calls(compile_).create(lake.home, v1.CreatePolicyRequest(spec=spec)).policy
     assert made.row_filter.predicate == "name = caller('subject')"
+
+
+@pytest.mark.parametrize(("kind", "computed"), [(v1.MK_HASH, ["renamed"]), (v1.MK_NULL, [])])
+def test_renamed_column_is_still_computed_from_its_values(kind: v1.MaskKind, computed: list[str]) -> None:
+    policy = v1.Policy(mask=v1.PolicyMask(kind=kind, columns=["email"]))
+    restriction = Restriction("table t", (), (policy,), columns={"renamed": 2, "other": 3}, masked_ids={2: policy})
+    assert restriction.computed_columns == computed
+    with pytest.raises(PermissionDenied, match="only NULL") if computed else nullcontext():
+        restriction.check_inserted("renamed", 2, has_values=True)
+    restriction.check_inserted("other", 3, has_values=True)
