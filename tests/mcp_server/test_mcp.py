@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import mcp
@@ -27,6 +29,7 @@ from mcp.client.streamable_http import streamable_http_client
 from formats.odd_tables import write_delta
 from runtime.servers import Server, add_swapped_columns, command, environment, launch, skiway, started
 from skiway.client import AirportClient, Metastore
+from skiway.mcp.server import serve_http
 from web.explorers import token_of
 
 CANARY = "canary-91c2"
@@ -167,6 +170,16 @@ def test_stdio(lake: Lake) -> None:
 
 def test_http(lake: Lake, url: str) -> None:
     check_owner(over_http(url, lake.tokens["ada"], everything))
+
+
+def test_clients_can_connect_as_soon_as_the_url_is_known(lake: Lake) -> None:
+    def ready(url: str) -> None:
+        location = urlsplit(url)
+        socket.create_connection((location.hostname, location.port), timeout=5).close()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve_http(lake.address, "127.0.0.1:0", ready=ready)
 
 
 def test_policies_hold(lake: Lake, url: str) -> None:

@@ -318,6 +318,7 @@ def _listening(address: str) -> tuple[str, socket.socket]:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, number))
+        made.listen()  # clients may connect as soon as they know the URL
     except (OSError, OverflowError) as error:
         made.close()
         raise Unavailable(f"cannot listen on {address}: {error}; choose another port, or 0 for a free one") from error
