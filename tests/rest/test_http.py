@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -736,22 +736,35 @@ def test_calls_beyond_the_queue_limit_are_rejected_and_the_event_loop_keeps_runn
     stores: Stores, tmp_path: Path
 ) -> None:
     free = threading.Event()
+    free.set()
 
     def realm_of(caller: Any) -> Realm:
         assert free.wait(200)
         return Realm(stores, caller.account_id)
 
     options = RestOptions(workers=1, waiting=1)
-    with opened(stores, tmp_path, realm_of=realm_of, options=options) as rest_server, ThreadPoolExecutor(2) as pool:
-        served = [pool.submit(rest_server.call, "GET", "/v1/config") for _ in range(2)]
+    with (
+        opened(stores, tmp_path, realm_of=realm_of, options=options) as rest_server,
+        ThreadPoolExecutor(2) as pool,
+        ExitStack() as last,
+    ):
+
+        def config(token: str) -> httpx.Response:
+            return rest_server.call("GET", "/v1/config", authorization=f"Bearer {token}")
+
+        # After the first call, the server knows the accounts of the tokens. That of the stranger has no catalog.
+        assert [config(token).status_code for token in ("anybody", "stranger")] == [200, 400]
+        free.clear()
+        last.callback(free.set)
+        served = [pool.submit(config, token) for token in ("anybody", "stranger")]
         while (
             response := rest_server.call("GET", "/v1/nothing")
         ).status_code == 404 and rest_server.app._running.total() < 2:
             time.sleep(0)
         assert response.status_code == 404  # answered by the event loop while all threads are busy
-        assert error(rest_server.call("GET", "/v1/config")) == (503, "ServiceUnavailableException")
+        assert error(config("anybody")) == (503, "ServiceUnavailableException")
         free.set()
-        assert [each.result().status_code for each in served] == [200, 200]
+        assert [each.result().status_code for each in served] == [200, 400]
 
 
 def test_calls_of_one_account_leave_places_for_others(stores: Stores, tmp_path: Path) -> None:
@@ -764,7 +777,11 @@ def test_calls_of_one_account_leave_places_for_others(stores: Stores, tmp_path: 
         return Realm(stores, caller.account_id)
 
     options = RestOptions(workers=4, waiting=4)
-    with opened(stores, tmp_path, realm_of=realm_of, options=options) as rest_server, ThreadPoolExecutor(6) as pool:
+    with (
+        opened(stores, tmp_path, realm_of=realm_of, options=options) as rest_server,
+        ThreadPoolExecutor(6) as pool,
+        ExitStack() as last,
+    ):
 
         def config(token: str) -> httpx.Response:
             return rest_server.call("GET", "/v1/config", authorization=f"Bearer {token}")
@@ -772,6 +789,7 @@ def test_calls_of_one_account_leave_places_for_others(stores: Stores, tmp_path: 
         # After the first call, the server knows the accounts of the tokens. That of the stranger has no catalog.
         assert [config(token).status_code for token in ("anybody", "stranger")] == [200, 400]
         free.clear()
+        last.callback(free.set)
         waiting = [pool.submit(config, "anybody") for _ in range(6)]
         while rest_server.app._running.total() < 6:
             time.sleep(0)
