@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 TICKS = os.sysconf("SC_CLK_TCK")
-SLOW_S = 0.7
+SLOW_S = 0.35
 LIST = Path(__file__).parent / "slow_tests.txt"
 
 
