@@ -272,6 +272,7 @@ def opened(
     finally:
         server.stop(None).wait()
         threads.shutdown()  # wait for running calls
+        door.close()
 
 
 def until(condition: Callable[[], bool], *, seconds: float = 20) -> None:
