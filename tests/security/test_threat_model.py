@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def threats() -> list[str]:
     return found
 
 
+@functools.cache
 def functions(file: str) -> set[str]:
     path = PROJECT / file
     tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
