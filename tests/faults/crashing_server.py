@@ -133,7 +133,9 @@ class CrashingServer:
 
     def call(self, operation: str, request: Any) -> Answer:
         """Make one call in the account of the tests, without retries."""
-        with grpc.insecure_channel(self.addresses["rpc"], options=[("grpc.enable_retries", 0)]) as channel:
+        with grpc.insecure_channel(
+            self.addresses["rpc"], options=[("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+        ) as channel:
             return Client(channel, caller="")(operation, request, timeout=END_S, x_skiway_account=ACCOUNT)
 
 
@@ -169,5 +171,9 @@ def launched(
     )
     try:
         yield server
+    except Exception as error:
+        ended = f"ended with {server.exit_code}" if server.has_ended() else "still runs"
+        error.add_note(f"the server {ended}; its log ends with: {server.output()[-2000:]}")
+        raise
     finally:
         server.kill()

@@ -16,8 +16,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -47,25 +49,26 @@ class KillPoint:
     only: list[str] = field(default_factory=list)
     at: int = 0
     when: str = "before"
-    done: int = field(default=0, init=False)
+    numbers: Iterator[int] = field(default_factory=lambda: count(1), init=False)
 
     def run(self, operation: Any, *arguments: Any, **keywords: Any) -> Any:
         """Run the operation, or kill the process."""
         if not self._counts(operation.__name__):
             return operation(*arguments, **keywords)
-        self.done += 1
+        number = next(self.numbers)  # atomic, and its own, whatever other threads count meanwhile
         with Path(self.trace).open("a") as trace:
             trace.write(f"{operation.__name__}\n")
-        self._kill_if_reached("before")
-        result = operation(*arguments, **keywords)
-        self._kill_if_reached("after")
-        return result
+        self._kill_if_reached(number, "before")
+        try:
+            return operation(*arguments, **keywords)
+        finally:  # a lost race is a step, too
+            self._kill_if_reached(number, "after")
 
     def _counts(self, name: str) -> bool:
         return threading.current_thread().name.startswith(tuple(self.threads)) and name in (self.only or [name])
 
-    def _kill_if_reached(self, when: str) -> None:
-        if (self.done, when) == (self.at, self.when):
+    def _kill_if_reached(self, number: int, when: str) -> None:
+        if (number, when) == (self.at, self.when):
             os.kill(os.getpid(), signal.SIGKILL)
 
 

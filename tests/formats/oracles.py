@@ -30,8 +30,8 @@ def assert_same_rows(found: pa.Table, expected: pa.Table) -> None:
     with duckdb.connect() as duck:
         duck.register("found", plain(found))
         duck.register("expected", plain(expected))
-        unexpected = duck.execute("FROM found EXCEPT ALL FROM expected LIMIT 3").to_arrow_table().to_pylist()
-        missing = duck.execute("FROM expected EXCEPT ALL FROM found LIMIT 3").to_arrow_table().to_pylist()
+        unexpected = duck.sql("FROM found EXCEPT ALL FROM expected LIMIT 3").to_arrow_table().to_pylist()
+        missing = duck.sql("FROM expected EXCEPT ALL FROM found LIMIT 3").to_arrow_table().to_pylist()
     assert (unexpected, missing) == ([], [])
 
 

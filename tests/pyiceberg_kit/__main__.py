@@ -21,8 +21,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree
 
+from compatibility.parts import outcomes, problems
 from ports import free_port
 from runtime.servers import environment, eventually, started
 from skiway.spark_jobs.java import ICEBERG, ensure_java
@@ -51,41 +51,18 @@ def main() -> int:
                 chosen = f"{LEFT_OUT} and ({given.tests})" if given.tests else LEFT_OUT
                 options = ["-q", "--junitxml", str(folder / "results.xml"), "-k", chosen]
                 _run([sys.executable, "-m", "pytest", "tests/integration", *options], suite, check=False)
-        outcomes = read_outcomes(folder / "results.xml")
+        found = outcomes(folder / "results.xml")
     known: dict[str, str] = tomllib.loads((HERE / "known_failures.toml").read_text())["failures"]
-    print(report(outcomes, known))
-    found = problems(outcomes, known)
-    print("\n".join(found))
-    return 1 if found else 0
+    print(report(found, known))
+    failed = problems(found, known)
+    print("\n".join(failed))
+    return 1 if failed else 0
 
 
-def read_outcomes(file: Path) -> dict[str, str]:
-    """The tests of a report, each with the reason of its failure, which is empty if it passed. Skipped tests are not in it."""
-    outcomes = {}
-    for case in ElementTree.parse(file).getroot().iter("testcase"):
-        problem = next((child for child in case if child.tag in ("failure", "error")), None)
-        if case.find("skipped") is None:
-            reason = "" if problem is None else (problem.get("message") or "failed")
-            outcomes[f"{str(case.get('classname')).rpartition('.')[2]}::{case.get('name')}"] = reason
-    return outcomes
-
-
-def problems(outcomes: dict[str, str], known: dict[str, str]) -> list[str]:
-    """Why the run as a whole has failed; none if it has not."""
-    return [
-        *(f"failed: {test}: {reason[:300]}" for test, reason in outcomes.items() if reason and test not in known),
-        *(
-            f"{test} is listed in known_failures.toml, but passes: remove it"
-            for test in known
-            if outcomes.get(test) == ""
-        ),
-    ]
-
-
-def report(outcomes: dict[str, str], known: dict[str, str]) -> str:
+def report(found: dict[str, str], known: dict[str, str]) -> str:
     """The figures, and the known failures with their reasons."""
-    failed = [test for test, reason in outcomes.items() if reason]
-    lines = [f"PyIceberg {version('pyiceberg')}: {len(outcomes) - len(failed)} of {len(outcomes)} tests passed"]
+    failed = [test for test, reason in found.items() if reason]
+    lines = [f"PyIceberg {version('pyiceberg')}: {len(found) - len(failed)} of {len(found)} tests passed"]
     return "\n".join([*lines, *(f"  failed as known: {test}: {known[test]}" for test in failed if test in known)])
 
 

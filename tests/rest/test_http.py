@@ -369,6 +369,8 @@ def test_server_issues_no_tokens(rest_server: RestServer) -> None:
         (b"[]", "send an object"),
         (b"\xff", "not JSON"),
         (b'{"namespace": ["a"], "namespace": ["b"]}', "'namespace' appears twice"),
+        (b'{"namespace": null, "namespace": ["b"]}', "'namespace' appears twice"),
+        (b'{"namespace": ["a"], "namespace": {}}', "'namespace' appears twice"),
         (b'{"namespace": ["a"], "properties": {"n": NaN}}', "NaN"),
         (b'{"namespace": ["a"], "x": 123456789012345678901234567890}', "64 bits"),
         (b'{"namespace": ["\\ud800"]}', "not JSON"),
@@ -727,6 +729,12 @@ class Abandoned:
     def _apply(self, batch: Any) -> None:
         if not any(isinstance(operation, Delete) for operation in batch):
             self._pointers._apply(batch)
+
+
+def test_empty_object_before_a_value_is_replaced_by_it(rest_server: RestServer) -> None:
+    """DuckDB 1.4 sends the type of a list like that."""
+    body = b'{"namespace": {}, "namespace": ["a"]}'
+    assert rest_server.call("POST", "/v1/lake/namespaces", body).status_code == 200
 
 
 # --- concurrency ------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class User:
 
     def check(self, table: str) -> list[tuple[object, ...]]:
         """The rows of a table as DuckDB reads them over Iceberg REST, which are those that Airport reads."""
-        found = self.duck.execute(f"FROM lake.{self.schema}.{table}").to_arrow_table()
+        found = self.duck.sql(f"FROM lake.{self.schema}.{table}").to_arrow_table()
         self.lake.assert_same_over_airport(found, f"{self.schema}.{table}")
         return sorted(tuple(row.values()) for row in found.to_pylist())
 
@@ -143,7 +143,7 @@ def test_earlier_snapshots_are_read(user: User) -> None:
         (f"VERSION => {first}", {"at_version": first}),
         (f"TIMESTAMP => TIMESTAMP '{then}'", {"at_timestamp": then}),
     ):
-        found = user.duck.execute(user.full(f"SELECT * FROM s.t AT ({point})")).to_arrow_table()
+        found = user.duck.sql(user.full(f"SELECT * FROM s.t AT ({point})")).to_arrow_table()
         assert found.to_pylist() == [{"id": 1}]
         user.lake.assert_same_over_airport(found, f"{user.schema}.t", **options)
 
@@ -199,6 +199,6 @@ def test_nested_namespaces_have_dotted_names(user: User) -> None:
         f"CREATE TABLE lake.{name}.t (id INTEGER)",
         f"INSERT INTO lake.{name}.t VALUES (1)",
     )
-    found = user.duck.execute(f"FROM lake.{name}.t").to_arrow_table()
+    found = user.duck.sql(f"FROM lake.{name}.t").to_arrow_table()
     assert found.num_rows == 1
     user.lake.assert_same_over_airport(found, f"{name}.t")

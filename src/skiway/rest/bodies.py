@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, TypeVar
@@ -269,10 +268,12 @@ def _integer(text: str) -> int:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"field {twice[:100]!r} appears twice")
+    """The fields of an object, none of which may appear twice. DuckDB 1.4 writes `"type": {}` before the type of a list."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if found.get(name, {}) != {}:
+            raise ValueError(f"field {name[:100]!r} appears twice")
+        found[name] = value
     return found
 
 

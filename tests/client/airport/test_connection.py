@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -223,6 +225,18 @@ def test_client_survives_a_restart_of_its_server() -> None:
         db.version()
     with Server(catalog(), port=port), db:
         assert wait_for_version(db) == 1
+
+
+def test_new_client_does_not_wait_for_the_pause_of_an_older_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        location = f"grpc://127.0.0.1:{free.getsockname()[1]}"
+    with AirportClient(location, "demo") as waiting:
+        for _ in range(10):  # its pauses between attempts grow up to two seconds
+            with pytest.raises(Unavailable):
+                waiting.schemas()
+            time.sleep(0.1)
+        with Server(catalog(), port=int(location.rpartition(":")[2])), AirportClient(location, "demo") as db:
+            assert [schema.name for schema in db.schemas()]
 
 
 def wait_for_version(db: AirportClient) -> int:
