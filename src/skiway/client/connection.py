@@ -115,8 +115,7 @@ RECONNECT: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 5000),  # the time that an attempt has: a busy server needs some of it
     ("grpc.max_reconnect_backoff_ms", 2000),
-    # Channels of a process share connections otherwise, so a new client would fail because of a pause of an older one.
-    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise a new client would take over the pause of an older one
 )
 """Options of all channels: a client is back soon after its server is."""
 
