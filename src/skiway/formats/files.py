@@ -442,7 +442,7 @@ def unreadable(
     return Unavailable(f"{what} {otherwise}", key="source.unavailable", detail=first_lines(error))
 
 
-def first_lines(error: Exception | str) -> str:
+def first_lines(error: BaseException | str) -> str:
     """The first three lines of a message in one, shortened; the rest is of no use to a caller."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return "; ".join(lines[:3])[:300]
