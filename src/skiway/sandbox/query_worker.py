@@ -1,6 +1,6 @@
 """The process of a query: `python -m skiway.sandbox.query_worker SOCKET MEMORY_BYTES THREADS KEEP_S` serves requests until its input ends.
 
-A request parses a query, replaces its parameters by values, compiles expressions, or runs a query over relations.
+A request parses a query, tells the types of its parameters or replaces them by values, compiles expressions, or runs a query over relations.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from skiway.sandbox.databases import Databases
+from skiway.sandbox.parameters import parameter_types, with_values
 from skiway.sandbox.processes import KEPT, READY, SEND_FILES, decode_table, exactly, read_message, write_frame
 from skiway.sandbox.syntax import (
     Refused,
@@ -25,7 +26,6 @@ from skiway.sandbox.syntax import (
     parsed_query,
     type_ids,
     type_with,
-    with_values,
 )
 from skiway.sandbox.worker import NO_MEMORY, REQUEST_BYTES, end_with_server, limit_process, run_worker, shown_error
 
@@ -76,7 +76,12 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
         if "parse" in header:
             found: Any = parsed_query(databases.parser, header["parse"], header["prefix"])
         elif "bind" in header:
-            found = with_values(databases.parser, header["bind"], decode_table(parts[0]) if parts else None)
+            found = with_values(
+                databases.parser, header["bind"], decode_table(parts[0]) if parts else None, header["types"]
+            )
+        elif header.get("parameters"):
+            with databases.describing(header, parts) as database:
+                found = parameter_types(database, header["sql"])
         elif "expressions" in header:
             found = compiled_expressions(databases.parser, header["expressions"], header["claims"])
         else:

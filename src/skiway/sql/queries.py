@@ -70,6 +70,11 @@ class Query:
     plain: bool = False
 
 
+def _default(query: Query) -> list[str]:
+    """Where a query looks up names: its catalog, and its schema if it has one."""
+    return [query.catalog, *filter(None, [query.schema])]
+
+
 def _weight(parsed: Parsed) -> int:
     """What a query takes in the cache. One with points in time is too heavy: they can depend on the current time."""
     has_times = any(table.unit for table in parsed.tables)
@@ -146,12 +151,23 @@ class QueryEngine:
             _, rows = self._run(process, query, *self._resolved(process, query, plan=True), explain=True)
             return "".join(str(text) for batch in rows for text in batch.column("plan").to_pylist())
 
-    def bound(self, sql: str, values: pa.Table | None = None, *, owner: str = "") -> BoundQuery:
-        """A query with the values of one row instead of its parameters; with NULL if there are no values."""
+    def parameters(self, query: Query) -> list[str]:
+        """The types that DuckDB expects of the parameters of a query, in their order; empty where it cannot tell."""
+        with self._started(query) as process:
+            parsed, relations, views = self._resolved(process, query, plan=False)
+            return process.parameters(parsed.sql, relations, views=views, default=_default(query))
+
+    def bound(
+        self, sql: str, values: pa.Table | None = None, types: Sequence[str] = (), *, owner: str = ""
+    ) -> BoundQuery:
+        """A query with the values of one row instead of its parameters; with NULL if there are no values.
+
+        Values are cast to `types`, those of the parameters, if that does not change them.
+        """
         size = 0 if values is None else values.nbytes
         require_at_most(MAX_PARAMETERS, size, "the parameters have {} bytes", remedy=_SMALLER, key="sql.too_large")
         with self._start(sql, owner) as process:
-            bound = process.bind(sql, values)
+            bound = process.bind(sql, values, types)
         _check_size(bound.sql)
         return bound
 
@@ -205,7 +221,7 @@ class QueryEngine:
                 parsed.sql,
                 relations,
                 views=views,
-                default=[query.catalog, *filter(None, [query.schema])],
+                default=_default(query),
                 describe=describe,
                 plain=query.plain,
                 explain=explain,

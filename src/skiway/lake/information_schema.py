@@ -1,0 +1,168 @@
+"""The information schema of SQL: the catalogs, schemas, tables and columns that the caller may see, in the layout of DuckDB.
+
+Every catalog has it in queries on the server, and it is about all catalogs of the account. Tables have no keys and constraints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from skiway.airport import Catalog, ScanOptions, Schema, Table
+from skiway.airport.server.tickets import as_plain
+from skiway.airport.tables import find_rowid_column
+from skiway.airport.wire.duckdb_sql import duckdb_type
+from skiway.errors import NotFound
+from skiway.lake.system.schema import SYSTEM_SCHEMA
+from skiway.lake.system.tables import Row, arrow_table, schema_of
+from skiway.lake.views import ViewTable
+
+INFORMATION_SCHEMA: Final = "information_schema"
+
+Listed = Callable[[], Iterable[Catalog]]
+"""Lists the catalogs of the caller's account."""
+
+
+class InformationTable(Table):
+    """A table of the information schema. Its rows are computed by each scan, with the rights of the caller."""
+
+    def __init__(self, name: str, listed: Listed) -> None:
+        self.name = name
+        self.schema, self._rows = _TABLES[name]
+        self._listed = listed
+
+    def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002 - DuckDB filters the rows
+        """All rows."""
+        return arrow_table(self.schema, self._rows(self._listed()))
+
+
+def information_table(name: str, listed: Listed) -> InformationTable | None:
+    """The table with this name; None if there is none."""
+    return InformationTable(name.lower(), listed) if name.lower() in _TABLES else None
+
+
+def table_type(schema: Schema, table: object) -> str:
+    """The type of a table in listings."""
+    if schema.name == SYSTEM_SCHEMA:
+        return "SYSTEM TABLE"
+    return "VIEW" if isinstance(table, ViewTable) else "TABLE"
+
+
+def _schemata(catalogs: Iterable[Catalog]) -> Iterator[Row]:
+    for catalog in catalogs:
+        for schema in catalog.schemas():
+            yield catalog.name, schema.name, *[None] * 5
+
+
+def _of_all(catalogs: Iterable[Catalog]) -> Iterator[tuple[Catalog, Schema, Table]]:
+    """All tables and views, with their catalogs and schemas."""
+    for catalog in catalogs:
+        for schema in catalog.schemas():
+            try:
+                found = schema.tables()
+            except NotFound:  # somebody dropped the schema
+                continue
+            for table in found:
+                yield catalog, schema, table
+
+
+def _tables(catalogs: Iterable[Catalog]) -> Iterator[Row]:
+    for catalog, schema, table in _of_all(catalogs):
+        kind = table_type(schema, table).replace("TABLE", "BASE TABLE" if schema.name != SYSTEM_SCHEMA else "TABLE")
+        insertable = "YES" if kind == "BASE TABLE" else "NO"
+        yield catalog.name, schema.name, table.name, kind, *[None] * 5, insertable, "NO", None, table.comment or None
+
+
+def _views(catalogs: Iterable[Catalog]) -> Iterator[Row]:
+    for catalog, schema, table in _of_all(catalogs):
+        if isinstance(table, ViewTable):
+            yield catalog.name, schema.name, table.name, table.sql, "NONE", *["NO"] * 5
+
+
+def _columns(catalogs: Iterable[Catalog]) -> Iterator[Row]:
+    for catalog, schema, table in _of_all(catalogs):
+        columns = as_plain(table.schema)
+        rowid = find_rowid_column(columns)
+        shown = [field for index, field in enumerate(columns) if index != rowid]
+        for position, field in enumerate(shown, 1):
+            comment = (field.metadata or {}).get(b"comment", b"").decode("utf-8", "replace")
+            nullable = "YES" if field.nullable else "NO"
+            place = (catalog.name, schema.name, table.name, field.name, position)
+            yield *place, None, nullable, duckdb_type(field), None, None, *_digits(field.type), None, comment or None
+
+
+def _digits(kind: pa.DataType) -> tuple[int | None, int | None, int | None]:
+    """The precision of a number, its radix, and its scale, as DuckDB shows them."""
+    if pa.types.is_decimal(kind):
+        return kind.precision, 10, kind.scale
+    if pa.types.is_integer(kind):
+        return kind.bit_width, 2, 0
+    if pa.types.is_floating(kind):
+        return (24 if kind.bit_width == 32 else 53), 2, 0
+    return None, None, None
+
+
+def _nothing(catalogs: Iterable[Catalog]) -> Iterator[Row]:  # noqa: ARG001 - as of the others
+    yield from ()
+
+
+def _texts(names: str) -> pa.Schema:
+    return schema_of(", ".join(f"{name} text" for name in names.split()))
+
+
+_CONSTRAINT: Final = "constraint_catalog constraint_schema constraint_name"
+_TABLE: Final = "table_catalog table_schema table_name"
+
+_TABLES: Final[dict[str, tuple[pa.Schema, Callable[[Iterable[Catalog]], Iterator[Any]]]]] = {
+    "schemata": (
+        _texts(
+            "catalog_name schema_name schema_owner default_character_set_catalog default_character_set_schema "
+            "default_character_set_name sql_path"
+        ),
+        _schemata,
+    ),
+    "tables": (
+        _texts(
+            f"{_TABLE} table_type self_referencing_column_name reference_generation user_defined_type_catalog "
+            "user_defined_type_schema user_defined_type_name is_insertable_into is_typed commit_action TABLE_COMMENT"
+        ),
+        _tables,
+    ),
+    "views": (
+        _texts(
+            f"{_TABLE} view_definition check_option is_updatable is_insertable_into is_trigger_updatable "
+            "is_trigger_deletable is_trigger_insertable_into"
+        ),
+        _views,
+    ),
+    "columns": (
+        schema_of(
+            "table_catalog text, table_schema text, table_name text, column_name text, ordinal_position integer, "
+            "column_default text, is_nullable text, data_type text, character_maximum_length integer, "
+            "character_octet_length integer, numeric_precision integer, numeric_precision_radix integer, "
+            "numeric_scale integer, datetime_precision integer, COLUMN_COMMENT text"
+        ),
+        _columns,
+    ),
+    "table_constraints": (
+        _texts(f"{_CONSTRAINT} {_TABLE} constraint_type is_deferrable initially_deferred enforced nulls_distinct"),
+        _nothing,
+    ),
+    "key_column_usage": (
+        schema_of(
+            "constraint_catalog text, constraint_schema text, constraint_name text, table_catalog text, table_schema text, "
+            "table_name text, column_name text, ordinal_position bigint, position_in_unique_constraint bigint"
+        ),
+        _nothing,
+    ),
+    "referential_constraints": (
+        _texts(
+            f"{_CONSTRAINT} unique_constraint_catalog unique_constraint_schema unique_constraint_name match_option "
+            "update_rule delete_rule"
+        ),
+        _nothing,
+    ),
+    "constraint_column_usage": (_texts(f"{_TABLE} column_name {_CONSTRAINT} constraint_type constraint_text"), _nothing),
+}
