@@ -80,10 +80,12 @@ TYPES = (
         stored="DECIMAL(38,0)",
         plain="DECIMAL(38,0)",
     ),
-    _type("UTINYINT", "0", "127", "255", stored="INTEGER"),
-    _type("USMALLINT", "0", "32768", "65535", stored="INTEGER"),
-    _type("UINTEGER", "0", "2147483648", "4294967295", stored="BIGINT"),
-    _type("UBIGINT", "0", "9223372036854775808", "18446744073709551615", stored="DECIMAL(20,0)"),
+    _type("UTINYINT", "0", "127", "255", stored="INTEGER", plain="SMALLINT"),
+    _type("USMALLINT", "0", "32768", "65535", stored="INTEGER", plain="INTEGER"),
+    _type("UINTEGER", "0", "2147483648", "4294967295", stored="BIGINT", plain="BIGINT"),
+    _type(
+        "UBIGINT", "0", "9223372036854775808", "18446744073709551615", stored="DECIMAL(20,0)", plain="DECIMAL(20,0)"
+    ),
     _type(
         "UHUGEINT",
         "0",
@@ -145,6 +147,7 @@ TYPES = (
         "{'a': NULL, 'b': false}",
         sql="STRUCT(a UTINYINT, b BOOLEAN)",
         stored="STRUCT(a INTEGER, b BOOLEAN)",
+        plain="STRUCT(a SMALLINT, b BOOLEAN)",
     ),
     _type("STRUCT[]", "[]", "[{'a': 1}, NULL, {'a': NULL}]", sql="STRUCT(a INTEGER)[]"),
     _type("MAP", "MAP {}", "MAP {'k': 1, 'l': NULL}", sql="MAP(VARCHAR, INTEGER)"),

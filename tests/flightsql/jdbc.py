@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ from typing import Any, Final
 import maven
 from skiway.spark_jobs.java import ensure_java
 
-__all__ = ["connected", "driver_jar", "java_machine", "rows_of"]
+__all__ = ["array_of", "cause_of", "connected", "driver_jar", "java_machine", "rows_of"]
 
 VERSION: Final = "18.3.0"
 SHA256: Final = "3f418b46c880e263558c5de669bdbede2c5d4375527ced116fb29f795b03704c"
@@ -65,6 +65,22 @@ def connected(jvm: Any, location: str, token: str = "", **properties: str) -> It
         yield connection
     finally:
         connection.close()
+
+
+def array_of(jvm: Any, connection: Any, kind: str, values: Sequence[Any]) -> Any:
+    """An array for `setArray`."""
+    items = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.Object"), len(values))
+    for index, value in enumerate(values):
+        items[index] = value
+    return connection.createArrayOf(kind, items)
+
+
+def cause_of(error: Any) -> str:
+    """The innermost cause of an error of Java."""
+    found = error.java_exception
+    while found.getCause() is not None:
+        found = found.getCause()
+    return str(found.toString())
 
 
 def rows_of(results: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -12,8 +13,10 @@ import pyarrow as pa
 from skiway.sandbox.syntax import Refused, expression_tree, literal, nodes, query_tree, quoted, single_value, text_of
 
 _MAX_PARAMETERS: Final = 1000
-_MAX_ALONE: Final = 50
+_MAX_ALONE: Final = 20
 """How many parameters are looked at one by one, if DuckDB cannot tell the types of all."""
+
+_TRIED: Final = ("VARCHAR", "BIGINT", "INTEGER", "DOUBLE", "TIMESTAMP", "DATE", "INTERVAL", "BOOLEAN")
 
 
 def with_values(
@@ -52,20 +55,42 @@ def with_values(
 def parameter_types(database: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
     """The types that DuckDB expects of the parameters of a query, in the order of their names; empty where it cannot tell.
 
-    The relations of the query are those of the database. DuckDB tells the types only if it knows all, so otherwise the types are
-    those that it expects while the other parameters are NULL.
+    A cast of a parameter tells its type, as in CAST(? AS DATE). The relations of the query are those of the database. DuckDB tells
+    the types only if it knows all, so otherwise each is looked at while the other parameters are NULL.
     """
     tree = query_tree(database, sql)
     names = _names(tree)
     found = _types_of_all(database, sql)
-    if found is None and len(names) <= _MAX_ALONE:
-        null = expression_tree(database, "NULL")
-        found = {}
-        for name in names if len(names) > 1 else ():
-            others = {other: null for other in names if other != name}
-            alone = _replaced(database, query_tree(database, sql), others.get)
-            found |= _types_of_all(database, alone) or {}
-    return [(found or {}).get(name, "") for name in names]
+    if found is None:
+        found = {name: _type_alone(database, sql, name, names) for name in names[:_MAX_ALONE]}
+    found |= _written_types(tree)
+    return [found.get(name, "") for name in names]
+
+
+def _type_alone(database: duckdb.DuckDBPyConnection, sql: str, name: str, names: Sequence[str]) -> str:
+    """The type of one parameter: that which DuckDB tells, or else the first of some that it accepts, as of x in `x + 1`."""
+    null = expression_tree(database, "NULL")
+    others = {other: null for other in names if other != name}
+    with contextlib.suppress(Refused):  # where NULL is not valid
+        found = _types_of_all(database, _replaced(database, query_tree(database, sql), others.get)) if others else None
+        if found is not None:
+            return found.get(name, "")
+    for kind in _TRIED:
+        typed = {**others, name: expression_tree(database, f"CAST(NULL AS {kind})")}
+        with contextlib.suppress(Refused):
+            if _types_of_all(database, _replaced(database, query_tree(database, sql), typed.get)) is not None:
+                return kind
+    return ""
+
+
+def _written_types(tree: Any) -> dict[str, str]:
+    """The types of parameters that are cast. DuckDB itself would tell that of the outer cast, if there are two."""
+    casts = [node for node in nodes(tree) if node.get("class") == "CAST" and node["child"].get("class") == "PARAMETER"]
+    return {
+        str(node["child"]["identifier"]): _type_name(node["cast_type"])
+        for node in casts
+        if node["cast_type"]["id"] not in ("UNBOUND", "USER")  # a name, which is looked up later
+    }
 
 
 def _types_of_all(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str] | None:
@@ -142,7 +167,7 @@ def _constant_sql(database: duckdb.DuckDBPyConnection, column: pa.ChunkedArray, 
     if wanted and kind == "VARCHAR":
         kind = wanted
     elif wanted and wanted != kind:
-        cast = f"TRY_CAST(value AS {wanted})"
+        cast = f"TRY_CAST(CAST(value AS VARCHAR) AS {wanted})"  # DuckDB casts a TIME to TIME_NS only as text
         same = f"CAST({cast} AS VARCHAR), TRY_CAST({cast} AS {kind}) IS NOT DISTINCT FROM value"
         found = values.project(same).fetchone()
         assert found is not None

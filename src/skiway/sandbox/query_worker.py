@@ -43,9 +43,16 @@ _CONVERTED_IF_PLAIN: Final = {
     "bit": "VARCHAR",
     "hugeint": "DECIMAL(38,0)",
     "time with time zone": "VARCHAR",
+    "ubigint": "DECIMAL(20,0)",
     "uhugeint": "DECIMAL(38,0)",
+    "uinteger": "BIGINT",
+    "usmallint": "INTEGER",
+    "utinyint": "SMALLINT",
 }
-"""Without these casts, DuckDB would send other values: times without their offset, and digits that do not fit."""
+"""Without these casts, clients would get other values: times without their offset, and digits that do not fit.
+
+Such as the driver for JDBC: it returns the largest unsigned numbers as -1.
+"""
 
 
 def main(arguments: Sequence[str]) -> None:
