@@ -100,7 +100,7 @@ COMPONENT: Final = "FlightSql"
 READING: Final = f"{COMPONENT}/ReadStatement"
 """The operation that runs a query."""
 
-_USED: Final = "SELECT current_database() AS catalog, current_schema() AS schema"
+_USED: Final = "SELECT current_database() AS catalog, nullif(current_schema(), 'main') AS schema"
 """The query instead of USE."""
 
 _TICKET_S: Final = 3600.0
