@@ -83,9 +83,7 @@ TYPES = (
     _type("UTINYINT", "0", "127", "255", stored="INTEGER", plain="SMALLINT"),
     _type("USMALLINT", "0", "32768", "65535", stored="INTEGER", plain="INTEGER"),
     _type("UINTEGER", "0", "2147483648", "4294967295", stored="BIGINT", plain="BIGINT"),
-    _type(
-        "UBIGINT", "0", "9223372036854775808", "18446744073709551615", stored="DECIMAL(20,0)", plain="DECIMAL(20,0)"
-    ),
+    _type("UBIGINT", "0", "9223372036854775808", "18446744073709551615", stored="DECIMAL(20,0)", plain="DECIMAL(20,0)"),
     _type(
         "UHUGEINT",
         "0",

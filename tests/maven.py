@@ -23,7 +23,7 @@ def fetch(coordinates: str, folder: Path, *, timeout_s: float, transitive: bool 
     """Fetch a jar, and those that it needs, into a folder; whether that was possible."""
     group, name, version = coordinates.split(":")
     [ivy] = spark_jars().glob("ivy-*.jar")
-    command = [
+    command: list[str | Path] = [
         ensure_java(), "-jar", ivy, "-dependency", group, name, version, "-confs", "default",
         *([] if transitive else ["-notransitive"]),
         "-cache", folder.parent / "ivy", "-retrieve", f"{folder}/[artifact]-[revision].[ext]", "-warn",

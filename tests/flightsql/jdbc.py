@@ -60,7 +60,9 @@ def connected(jvm: Any, location: str, token: str = "", **properties: str) -> It
     for name, value in {"useEncryption": "false", **({"token": token} if token else {}), **properties}.items():
         given.setProperty(name.replace("_", "-"), value)
     jvm.java.lang.Class.forName("org.apache.arrow.driver.jdbc.ArrowFlightJdbcDriver")
-    connection = jvm.java.sql.DriverManager.getConnection(f"jdbc:arrow-flight-sql://{location.rpartition('/')[2]}/", given)
+    connection = jvm.java.sql.DriverManager.getConnection(
+        f"jdbc:arrow-flight-sql://{location.rpartition('/')[2]}/", given
+    )
     try:
         yield connection
     finally:

@@ -45,7 +45,10 @@ def refused(connection: Any, sql: str) -> str:
         ("SHOW DATABASES", [{"database_name": "managed"}]),
         (
             "SELECT name, column_types FROM (SHOW ALL TABLES)",
-            [{"name": "adults", "column_types": '["BIGINT"]'}, {"name": "people", "column_types": '["BIGINT","VARCHAR"]'}],
+            [
+                {"name": "adults", "column_types": '["BIGINT"]'},
+                {"name": "people", "column_types": '["BIGINT","VARCHAR"]'},
+            ],
         ),
         (
             "SELECT column_name, column_type FROM (DESCRIBE s.people)",
@@ -83,7 +86,9 @@ def test_explain(connection: Any) -> None:
 
 
 def test_prepared_statement_is_executed_again(jvm: Any, connection: Any) -> None:
-    with closing(connection.prepareStatement("SELECT id FROM s.people WHERE id > ? AND name LIKE ? LIMIT ?")) as prepared:
+    with closing(
+        connection.prepareStatement("SELECT id FROM s.people WHERE id > ? AND name LIKE ? LIMIT ?")
+    ) as prepared:
         facts = prepared.getParameterMetaData()
         types = [facts.getParameterType(number) for number in (1, 2, 3)]
         assert types == [jvm.java.sql.Types.BIGINT, jvm.java.sql.Types.VARCHAR, jvm.java.sql.Types.BIGINT]
@@ -205,7 +210,11 @@ def test_every_fact_about_the_database(jvm: Any, connection: Any) -> None:
     facts = {name: getattr(listed, name)() for name in names}
     assert len(facts) > 120
     assert (facts["getDatabaseProductName"], facts["getDatabaseProductVersion"]) == ("Skiway", __version__)
-    assert (facts["getIdentifierQuoteString"], facts["getCatalogTerm"], facts["getSchemaTerm"]) == ('"', "catalog", "schema")
+    assert (facts["getIdentifierQuoteString"], facts["getCatalogTerm"], facts["getSchemaTerm"]) == (
+        '"',
+        "catalog",
+        "schema",
+    )
     for true in ("isReadOnly", "supportsGroupBy", "supportsUnionAll", "supportsFullOuterJoins", "nullsAreSortedAtEnd"):
         assert facts[true] is True, true
     for false in ("supportsTransactions", "supportsStoredProcedures", "supportsBatchUpdates", "supportsConvert"):

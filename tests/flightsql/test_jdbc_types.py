@@ -109,7 +109,9 @@ def as_json(value: Any, kind: pa.DataType, *, is_outer: bool = False) -> Any:
     if pa.types.is_map(kind):
         pairs = [(as_json(key, kind.key_type), as_json(item, kind.item_type)) for key, item in value]
         return (
-            {str(key): item for key, item in pairs} if is_outer else [{"key": key, "value": item} for key, item in pairs]
+            {str(key): item for key, item in pairs}
+            if is_outer
+            else [{"key": key, "value": item} for key, item in pairs]
         )
     if value is None:
         return None
@@ -157,7 +159,9 @@ def has_call(value: pa.Scalar) -> bool:
     """Whether a call of JDBC passes the value: dates of usual years, and times with milliseconds."""
     kind = value.type
     if pa.types.is_date(kind):
-        return -141_427 <= number_of(value, "") <= 2_932_896  # 1582-10-15, when the calendar of Java begins, to 9999-12-31
+        return (
+            -141_427 <= number_of(value, "") <= 2_932_896
+        )  # 1582-10-15, when the calendar of Java begins, to 9999-12-31
     if pa.types.is_time(kind) or pa.types.is_timestamp(kind):
         in_calendar = pa.types.is_time(kind) or -12_219_292_800_000 <= number_of(value, "ms") <= 253_402_300_799_999
         return in_calendar and number_of(value, "ms") * 10**6 == number_of(value, "ns")

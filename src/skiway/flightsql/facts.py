@@ -25,6 +25,7 @@ _VALUE: Final = pa.dense_union(
 )
 _STRING, _BOOL, _BIGINT, _INT32, _STRINGS, _MAP = range(6)
 
+
 def layout(**fields: pa.DataType) -> pa.Schema:
     """A schema of columns; those with names that end in `_` are nullable."""
     return pa.schema([pa.field(name.rstrip("_"), kind, nullable=name.endswith("_")) for name, kind in fields.items()])
@@ -75,8 +76,14 @@ _INFO: Final[dict[int, tuple[int, Any]]] = {
     506: (_BOOL, True),  # all listed tables can be selected from
     507: (_INT32, 3),  # NULL comes last
     508: (_STRINGS, ["ASOF", "PIVOT", "QUALIFY", "SAMPLE", "UNPIVOT"]),
-    509: (_STRINGS, ["ABS", "CEIL", "EXP", "FLOOR", "GREATEST", "LEAST", "LN", "LOG10", "MOD", "POWER", "ROUND", "SIGN", "SQRT"]),
-    510: (_STRINGS, ["CONCAT", "LEFT", "LENGTH", "LOWER", "LTRIM", "REPLACE", "RIGHT", "RTRIM", "SUBSTRING", "TRIM", "UPPER"]),
+    509: (
+        _STRINGS,
+        ["ABS", "CEIL", "EXP", "FLOOR", "GREATEST", "LEAST", "LN", "LOG10", "MOD", "POWER", "ROUND", "SIGN", "SQRT"],
+    ),
+    510: (
+        _STRINGS,
+        ["CONCAT", "LEFT", "LENGTH", "LOWER", "LTRIM", "REPLACE", "RIGHT", "RTRIM", "SUBSTRING", "TRIM", "UPPER"],
+    ),
     511: (_STRINGS, ["COALESCE", "CURRENT_DATABASE", "CURRENT_SCHEMA", "IFNULL", "NULLIF", "TYPEOF"]),
     512: (_STRINGS, ["CURRENT_DATE", "DATE_DIFF", "DATE_PART", "DATE_TRUNC", "EXTRACT", "NOW", "STRFTIME", "STRPTIME"]),
     513: (_STRING, ""),  # patterns of listings have no escape character

@@ -66,7 +66,9 @@ def casts(parameters: Sequence[Parameter], sent: pa.Schema) -> list[str]:
     if len(sent) != len(parameters):
         return []
     fields = [sent.field(each.name if by_name else number) for number, each in enumerate(parameters)]
-    return [each.type if _is_like(field.type, each.sent) else "" for field, each in zip(fields, parameters, strict=True)]
+    return [
+        each.type if _is_like(field.type, each.sent) else "" for field, each in zip(fields, parameters, strict=True)
+    ]
 
 
 def _is_like(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -92,7 +92,8 @@ def _set(host: Host, request: Request, body: bytes) -> flight.SetSessionOptionsR
         asked = flight.SetSessionOptionsRequest.FromString(body).session_options
     except DecodeError as error:
         raise InvalidArgument(
-            "malformed SetSessionOptionsRequest: not the protobuf message that Flight defines", key="flightsql.malformed"
+            "malformed SetSessionOptionsRequest: not the protobuf message that Flight defines",
+            key="flightsql.malformed",
         ) from error
     errors = flight.SetSessionOptionsResult
     here = place_of(request)

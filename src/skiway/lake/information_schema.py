@@ -17,7 +17,7 @@ from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.errors import NotFound
 from skiway.lake.system.schema import SYSTEM_SCHEMA
 from skiway.lake.system.tables import Row, arrow_table, schema_of
-from skiway.lake.views import ViewTable
+from skiway.lake.views import DefinerView, LakeView, ViewTable
 
 INFORMATION_SCHEMA: Final = "information_schema"
 
@@ -77,8 +77,9 @@ def _tables(catalogs: Iterable[Catalog]) -> Iterator[Row]:
 
 def _views(catalogs: Iterable[Catalog]) -> Iterator[Row]:
     for catalog, schema, table in _of_all(catalogs):
-        if isinstance(table, ViewTable):
-            yield catalog.name, schema.name, table.name, table.sql, "NONE", *["NO"] * 5
+        if isinstance(table, ViewTable):  # the query of one that a policy restricts, or that is broken, is not shown
+            query = table.sql if isinstance(table, LakeView | DefinerView) else None
+            yield catalog.name, schema.name, table.name, query, "NONE", *["NO"] * 5
 
 
 def _columns(catalogs: Iterable[Catalog]) -> Iterator[Row]:
@@ -164,5 +165,8 @@ _TABLES: Final[dict[str, tuple[pa.Schema, Callable[[Iterable[Catalog]], Iterator
         ),
         _nothing,
     ),
-    "constraint_column_usage": (_texts(f"{_TABLE} column_name {_CONSTRAINT} constraint_type constraint_text"), _nothing),
+    "constraint_column_usage": (
+        _texts(f"{_TABLE} column_name {_CONSTRAINT} constraint_type constraint_text"),
+        _nothing,
+    ),
 }

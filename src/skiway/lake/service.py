@@ -34,10 +34,22 @@ from skiway.sandbox.queries import Queries
 from skiway.sql import Query, QueryEngine
 
 _PLAN: Final = pa.schema({"explain_key": pa.string(), "explain_value": pa.string()})
-_EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(?!\()", re.IGNORECASE)
+_EXPLAIN: Final = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\s+(?!\()(ANALYZE\b)?", re.IGNORECASE | re.DOTALL)
 
 _NO_CATALOG: Final = "memory"
 """The default catalog of a query that has none: DuckDB's own, which is empty."""
+
+
+def _explained(sql: str) -> tuple[str, str]:
+    """The word EXPLAIN and the query after it; for other statements, an empty text and the statement."""
+    found = _EXPLAIN.match(sql)
+    if found is None:
+        return "", sql
+    if found[1]:
+        raise InvalidArgument(
+            "EXPLAIN ANALYZE cannot be used here: EXPLAIN shows the plan, without running it", key="sql.invalid"
+        )
+    return found[0], sql[found.end() :]
 
 
 class LakeSql(SqlEngine):
@@ -52,15 +64,16 @@ class LakeSql(SqlEngine):
 
     def columns(self, sql: str, place: Place) -> pa.Schema:
         """The columns of a query, without running it."""
-        explained = _EXPLAIN.match(sql)
-        columns = self._context.queries.columns(self._query(_EXPLAIN.sub("", sql, 1), place))
-        return _PLAN if explained else columns
+        explain, query = _explained(sql)
+        columns = self._context.queries.columns(self._query(query, place))
+        return _PLAN if explain else columns
 
     @contextmanager
     def run(self, sql: str, place: Place) -> Iterator[SqlResult]:
         """Run a query within the block."""
-        if _EXPLAIN.match(sql):
-            plan = self._context.queries.explain(self._query(_EXPLAIN.sub("", sql, 1), place))
+        explain, query = _explained(sql)
+        if explain:
+            plan = self._context.queries.explain(self._query(query, place))
             yield SqlResult(_PLAN, iter([pa.record_batch([["physical_plan"], [plan]], schema=_PLAN)]))
             return
         with self._context.queries.result(self._query(sql, place)) as (schema, batches):
@@ -68,7 +81,7 @@ class LakeSql(SqlEngine):
 
     def parameters(self, sql: str, place: Place) -> Sequence[str]:
         """DuckDB's names of the types that a query expects of its parameters; empty for those that it does not tell."""
-        return self._context.queries.parameters(self._query(_EXPLAIN.sub("", sql, 1), place))
+        return self._context.queries.parameters(self._query(_explained(sql)[1], place))
 
     def bind(self, sql: str, values: pa.Table | None, types: Sequence[str] = ()) -> BoundSql:
         """A query with the values of one row instead of its parameters; with NULL if there are no values.
@@ -76,9 +89,9 @@ class LakeSql(SqlEngine):
         Values are cast to `types`, if there are any and that does not change the values.
         """
         self._context.callers.require("catalog.read")
-        explained = _EXPLAIN.match(sql)
-        bound = self._context.queries.bound(_EXPLAIN.sub("", sql, 1), values, types, owner=self._owner)
-        return BoundSql(f"{explained[0] if explained else ''}{bound.sql}", bound.parameters)
+        explain, query = _explained(sql)
+        bound = self._context.queries.bound(query, values, types, owner=self._owner)
+        return BoundSql(explain + bound.sql, bound.parameters)
 
     def table_type(self, schema: Schema, table: Table | TableRef) -> str:
         """Tables, views, and tables of the system schema."""

@@ -1,6 +1,7 @@
 """The process of a query: `python -m skiway.sandbox.query_worker SOCKET MEMORY_BYTES THREADS KEEP_S` serves requests until its input ends.
 
-A request parses a query, tells the types of its parameters or replaces them by values, compiles expressions, or runs a query over relations.
+A request parses a query, tells the types of its parameters or replaces them by values, compiles expressions, or runs a query over
+relations.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
-import pyarrow as pa
 
 if TYPE_CHECKING:
     from duckdb.sqltypes import DuckDBPyType  # which DuckDB 1.4.0 lacks
@@ -195,7 +194,9 @@ def _list_tables(database: duckdb.DuckDBPyConnection, tree: Any) -> bool:
                 WHERE lower(table_schema) = lower({schema})
                 AND lower(table_catalog) = lower(coalesce(nullif({catalog}, ''), current_database())) ORDER BY ALL"""  # noqa: S608
         if listed is None:
-            raise Refused(f"SHOW {node['table_name']} cannot be used here: settings of the server are in skiway.settings")
+            raise Refused(
+                f"SHOW {node['table_name']} cannot be used here: settings of the server are in skiway.settings"
+            )
         query = _tree(database, f"SELECT * FROM ({listed})")  # noqa: S608 - quoted
         node.clear()
         node.update(query["statements"][0]["node"]["from_table"])
