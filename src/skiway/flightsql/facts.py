@@ -26,119 +26,106 @@ _VALUE: Final = pa.dense_union(
 _STRING, _BOOL, _BIGINT, _INT32, _STRINGS, _MAP = range(6)
 
 
-def layout(**fields: pa.DataType) -> pa.Schema:
-    """A schema of columns; those with names that end in `_` are nullable."""
-    return pa.schema([pa.field(name.rstrip("_"), kind, nullable=name.endswith("_")) for name, kind in fields.items()])
+_KINDS: Final = {"": pa.string(), "i": pa.int32(), "bool": pa.bool_(), "byte": pa.uint8()}
 
 
-SQL_INFO: Final = layout(info_name=pa.uint32(), value=_VALUE)
+def layout(columns: str) -> pa.Schema:
+    """Columns with these names. They are texts, unless a name is followed by a kind, and nullable with a question mark."""
+    named = [each.partition(":") for each in columns.split()]
+    return pa.schema([pa.field(name.rstrip("?"), _KINDS[kind], nullable="?" in name) for name, _, kind in named])
 
-TYPES: Final = layout(
-    type_name=pa.string(),
-    data_type=pa.int32(),
-    column_size_=pa.int32(),
-    literal_prefix_=pa.string(),
-    literal_suffix_=pa.string(),
-    create_params_=pa.list_(pa.field("item", pa.string(), nullable=False)),
-    nullable=pa.int32(),
-    case_sensitive=pa.bool_(),
-    searchable=pa.int32(),
-    unsigned_attribute_=pa.bool_(),
-    fixed_prec_scale=pa.bool_(),
-    auto_increment_=pa.bool_(),
-    local_type_name_=pa.string(),
-    minimum_scale_=pa.int32(),
-    maximum_scale_=pa.int32(),
-    sql_data_type=pa.int32(),
-    datetime_subcode_=pa.int32(),
-    num_prec_radix_=pa.int32(),
-    interval_precision_=pa.int32(),
+
+SQL_INFO: Final = pa.schema(
+    [pa.field("info_name", pa.uint32(), nullable=False), pa.field("value", _VALUE, nullable=False)]
 )
 
-_MAX_STATEMENT: Final = 1 << 20
-"""The characters of a query that the sandbox accepts."""
+_ITEMS: Final = pa.field("create_params", pa.list_(pa.field("item", pa.string(), nullable=False)))
+TYPES: Final = layout(
+    "type_name data_type:i column_size?:i literal_prefix? literal_suffix? create_params? nullable:i case_sensitive:bool "
+    "searchable:i unsigned_attribute?:bool fixed_prec_scale:bool auto_increment?:bool local_type_name? minimum_scale?:i "
+    "maximum_scale?:i sql_data_type:i datetime_subcode?:i num_prec_radix?:i interval_precision?:i"
+).set(5, _ITEMS)
 
+_TRUE: Final = {
+    *(3, 4),  # read-only, SQL
+    *(
+        506,
+        515,
+        516,
+        518,
+    ),  # all tables can be selected from; aliases of columns; NULL plus anything is NULL; aliases of tables
+    *(
+        520,
+        521,
+        523,
+        524,
+    ),  # ORDER BY with expressions, and with columns that are not selected; LIKE with ESCAPE; NOT NULL
+    *(
+        532,
+        539,
+        556,
+        574,
+    ),  # a name begins with its catalog; correlated subqueries; rows include BLOBs; named parameters
+}
+_FALSE: Final = {
+    *(5, 9),  # Substrait, CancelQuery: clients cancel the call instead
+    *(500, 501, 502),  # CREATE and DROP of catalogs, schemas and tables
+    *(519, 527, 536, 537),  # aliases need not differ from names; keys; SELECT FOR UPDATE; stored procedures
+    *(
+        563,
+        565,
+        566,
+        572,
+        573,
+        575,
+        576,
+    ),  # transactions, and DDL in them; batches of updates; savepoints; locators; CALL
+}
+_NUMBERS: Final = {
+    8: 0,  # no transactions
+    **dict.fromkeys((503, 505), 1),  # identifiers are case-insensitive, and so are quoted ones
+    507: 3,  # NULL comes last
+    **dict.fromkeys((522, 540), 0b11),  # GROUP BY; UNION and UNION ALL
+    525: 0b111,  # grammar: minimum, core and extended
+    528: 0b110,  # outer joins: limited and full
+    538: 0b1111,  # subqueries: in comparisons, EXISTS, IN and with quantifiers
+    **dict.fromkeys((533, 534, 535, 570, 571), 0),  # names in statements that are refused here; positions; scrolling
+    **dict.fromkeys((526, 564), 0b1),  # SQL-92: entry level; isolation: none
+    **dict.fromkeys((567, 568, 569), 0b10),  # results are read forward, and cannot be updated
+}
+_LIMITS: Final = {**dict.fromkeys((*range(541, 556), *range(558, 563)), 0), 557: 1 << 20}
+"""Maximum lengths and numbers, which are 0 if they are not known, and the characters of a statement."""
+
+_TEXTS: Final = {
+    0: "Skiway",
+    1: __version__,
+    2: pa.__version__,
+    504: '"',
+    **dict.fromkeys((513, 514), ""),  # patterns of listings have no escape character, and names no further ones
+    529: "schema",
+    530: "function",
+    531: "catalog",
+}
+_LISTS: Final = {
+    508: "ASOF PIVOT QUALIFY SAMPLE UNPIVOT",
+    509: "ABS CEIL EXP FLOOR GREATEST LEAST LN LOG10 MOD POWER ROUND SIGN SQRT",
+    510: "CONCAT LEFT LENGTH LOWER LTRIM REPLACE RIGHT RTRIM SUBSTRING TRIM UPPER",
+    511: "COALESCE CURRENT_DATABASE CURRENT_SCHEMA IFNULL NULLIF TYPEOF",
+    512: "CURRENT_DATE DATE_DIFF DATE_PART DATE_TRUNC EXTRACT NOW STRFTIME STRPTIME",
+}
 _INFO: Final[dict[int, tuple[int, Any]]] = {
-    0: (_STRING, "Skiway"),
-    1: (_STRING, __version__),
-    2: (_STRING, pa.__version__),
-    3: (_BOOL, True),  # read-only
-    4: (_BOOL, True),  # SQL
-    5: (_BOOL, False),  # Substrait
-    8: (_INT32, 0),  # no transactions
-    9: (_BOOL, False),  # CancelQuery: clients cancel the call instead
-    500: (_BOOL, False),  # CREATE and DROP of catalogs
-    501: (_BOOL, False),  # of schemas
-    502: (_BOOL, False),  # of tables
-    503: (_INT32, 1),  # identifiers are case-insensitive
-    504: (_STRING, '"'),
-    505: (_INT32, 1),  # quoted ones, too
-    506: (_BOOL, True),  # all listed tables can be selected from
-    507: (_INT32, 3),  # NULL comes last
-    508: (_STRINGS, ["ASOF", "PIVOT", "QUALIFY", "SAMPLE", "UNPIVOT"]),
-    509: (
-        _STRINGS,
-        ["ABS", "CEIL", "EXP", "FLOOR", "GREATEST", "LEAST", "LN", "LOG10", "MOD", "POWER", "ROUND", "SIGN", "SQRT"],
-    ),
-    510: (
-        _STRINGS,
-        ["CONCAT", "LEFT", "LENGTH", "LOWER", "LTRIM", "REPLACE", "RIGHT", "RTRIM", "SUBSTRING", "TRIM", "UPPER"],
-    ),
-    511: (_STRINGS, ["COALESCE", "CURRENT_DATABASE", "CURRENT_SCHEMA", "IFNULL", "NULLIF", "TYPEOF"]),
-    512: (_STRINGS, ["CURRENT_DATE", "DATE_DIFF", "DATE_PART", "DATE_TRUNC", "EXTRACT", "NOW", "STRFTIME", "STRPTIME"]),
-    513: (_STRING, ""),  # patterns of listings have no escape character
-    514: (_STRING, ""),
-    515: (_BOOL, True),  # aliases of columns
-    516: (_BOOL, True),  # NULL plus anything is NULL
+    **{number: (_STRING, text) for number, text in _TEXTS.items()},
+    **{number: (_BOOL, number in _TRUE) for number in _TRUE | _FALSE},
+    **{number: (_INT32, value) for number, value in _NUMBERS.items()},
+    **{number: (_BIGINT, value) for number, value in _LIMITS.items()},
+    **{number: (_STRINGS, words.split()) for number, words in _LISTS.items()},
     517: (_MAP, []),  # CONVERT: write CAST
-    518: (_BOOL, True),  # aliases of tables
-    519: (_BOOL, False),  # which need not differ from their names
-    520: (_BOOL, True),  # expressions in ORDER BY
-    521: (_BOOL, True),  # ORDER BY columns that are not selected
-    522: (_INT32, 0b11),  # GROUP BY
-    523: (_BOOL, True),  # LIKE with ESCAPE
-    524: (_BOOL, True),  # NOT NULL
-    525: (_INT32, 0b111),  # grammar: minimum, core and extended
-    526: (_INT32, 0b1),  # SQL-92: entry level
-    527: (_BOOL, False),  # keys
-    528: (_INT32, 0b110),  # outer joins: limited and full
-    529: (_STRING, "schema"),
-    530: (_STRING, "function"),
-    531: (_STRING, "catalog"),
-    532: (_BOOL, True),  # a name begins with its catalog
-    533: (_INT32, 0),  # schemas in statements that are refused here
-    534: (_INT32, 0),  # catalogs in them
-    535: (_INT32, 0),  # positioned UPDATE and DELETE
-    536: (_BOOL, False),  # SELECT FOR UPDATE
-    537: (_BOOL, False),  # stored procedures
-    538: (_INT32, 0b1111),  # subqueries: in comparisons, EXISTS, IN and with quantifiers
-    539: (_BOOL, True),  # correlated ones
-    540: (_INT32, 0b11),  # UNION and UNION ALL
-    **dict.fromkeys(range(541, 556), (_BIGINT, 0)),  # maximum lengths and numbers, without known limits
-    556: (_BOOL, True),  # the size of rows includes BLOBs
-    557: (_BIGINT, _MAX_STATEMENT),
-    **dict.fromkeys(range(558, 562), (_BIGINT, 0)),
-    562: (_BIGINT, 0),  # isolation: none
-    563: (_BOOL, False),  # transactions
-    564: (_INT32, 0b1),  # levels of isolation: none
-    565: (_BOOL, False),  # DDL commits
-    566: (_BOOL, False),  # DDL is ignored in transactions
-    567: (_INT32, 0b10),  # results are read forward
-    568: (_INT32, 0b10),  # and cannot be updated
-    569: (_INT32, 0b10),
-    570: (_INT32, 0),
-    571: (_INT32, 0),
-    572: (_BOOL, False),  # batches of updates
-    573: (_BOOL, False),  # savepoints
-    574: (_BOOL, True),  # named parameters
-    575: (_BOOL, False),  # LOBs as locators
-    576: (_BOOL, False),  # CALL
 }
 
 
 def sql_info(numbers: Collection[int]) -> pa.RecordBatch:
     """The values of these numbers, or of all. Unknown numbers are left out."""
-    wanted = [number for number in _INFO if not numbers or number in numbers]
+    wanted = [number for number in sorted(_INFO) if not numbers or number in numbers]
     kinds: Sequence[int] = [_INFO[number][0] for number in wanted]
     children = [[_INFO[n][1] for n in wanted if _INFO[n][0] == kind] for kind in range(_VALUE.num_fields)]
     offsets = [kinds[:index].count(kind) for index, kind in enumerate(kinds)]
@@ -153,65 +140,41 @@ def sql_info(numbers: Collection[int]) -> pa.RecordBatch:
     )
 
 
-def _type(
-    name: str,
-    number: int,
-    size: int | None = None,
-    *,
-    quotes: bool = False,
-    create: Sequence[str] | None = None,
-    text: bool = False,
-    unsigned: bool | None = None,
-    scales: tuple[int | None, int | None] = (None, None),
-    general: int | None = None,
-    code: int | None = None,
-    radix: int | None = None,
-) -> tuple[Any, ...]:
-    """A row of `TYPES`. Values of each type may be NULL; LIKE can search for texts, and comparisons for all others."""
-    quote = "'" if quotes else None
-    searchable = 3 if text else 2
-    facts = (name, number, size, quote, quote, create, 1, text, searchable, unsigned, False, False, name)
-    return (*facts, *scales, number if general is None else general, code, radix, None)
+def _type(name: str, number: int, size: int | None, *more: Any) -> tuple[Any, ...]:
+    """A row of `TYPES`. LIKE can search for texts, and comparisons for all others, of which each may be NULL."""
+    is_text, is_number = number == 12, number in (-6, -5, 3, 4, 5, 7, 8)
+    quote = None if is_number or number == -7 else "'"
+    scale, code = (*more, None, None)[:2]
+    scales = (0, 38) if name == "DECIMAL" else (scale, scale)
+    unsigned = name.startswith("U") if is_number else None
+    facts = (name, number, size, quote, quote, _CREATED_WITH.get(name), 1, is_text, 3 if is_text else 2, unsigned)
+    radix = None if not is_number else 2 if number in (7, 8) else 10
+    return (*facts, False, False, name, *scales, 9 if code else number, code, radix, None)
 
 
-def _number(name: str, number: int, digits: int, *, unsigned: bool = False, radix: int = 10) -> tuple[Any, ...]:
-    """A row of a number without fractions, or with `radix` 2 of one without a fixed number of them."""
-    return _type(name, number, digits, unsigned=unsigned, scales=(0, 0) if radix == 10 else (None, None), radix=radix)
+_CREATED_WITH: Final = {"DECIMAL": ["precision", "scale"], "ENUM": ["values"]}
 
-
-def _moment(name: str, number: int, size: int, scale: int | None, code: int) -> tuple[Any, ...]:
-    """A row of a date or time, with the digits of a second."""
-    return _type(name, number, size, quotes=True, scales=(scale, scale), general=9, code=code)
-
+_WHOLE: Final = (
+    *(("TINYINT", -6, 3), ("SMALLINT", 5, 5), ("INTEGER", 4, 10), ("BIGINT", -5, 19), ("HUGEINT", 3, 38)),
+    *(("UTINYINT", -6, 3), ("USMALLINT", 5, 5), ("UINTEGER", 4, 10), ("UBIGINT", -5, 20), ("UHUGEINT", 3, 38)),
+)
 
 _TYPES: Final = sorted(
     [
-        _type("BOOLEAN", -7, 1),
-        _number("TINYINT", -6, 3),
-        _number("UTINYINT", -6, 3, unsigned=True),
-        _number("SMALLINT", 5, 5),
-        _number("USMALLINT", 5, 5, unsigned=True),
-        _number("INTEGER", 4, 10),
-        _number("UINTEGER", 4, 10, unsigned=True),
-        _number("BIGINT", -5, 19),
-        _number("UBIGINT", -5, 20, unsigned=True),
-        _number("HUGEINT", 3, 38),
-        _number("UHUGEINT", 3, 38, unsigned=True),
-        _type("DECIMAL", 3, 38, create=["precision", "scale"], unsigned=False, scales=(0, 38), radix=10),
-        _number("FLOAT", 7, 24, radix=2),
-        _number("DOUBLE", 8, 53, radix=2),
-        *(_type(name, 12, quotes=True, text=True) for name in ("VARCHAR", "JSON", "UUID", "ENUM", "BIT", "BIGNUM")),
-        _type("TIME WITH TIME ZONE", 12, 21, quotes=True, text=True),
-        _type("BLOB", -3, quotes=True),
-        _type("GEOMETRY", -3, quotes=True),
-        _moment("DATE", 91, 10, None, 1),
-        _moment("TIME", 92, 15, 6, 2),
-        _moment("TIME_NS", 92, 18, 9, 2),
-        _moment("TIMESTAMP", 93, 26, 6, 3),
-        _moment("TIMESTAMP_S", 93, 19, 0, 3),
-        _moment("TIMESTAMP_MS", 93, 23, 3, 3),
-        _moment("TIMESTAMP_NS", 93, 29, 9, 3),
-        _moment("TIMESTAMP WITH TIME ZONE", 93, 32, 6, 5),
+        *(_type(*each, 0) for each in _WHOLE),
+        *(_type(*each) for each in (("BOOLEAN", -7, 1), ("DECIMAL", 3, 38), ("FLOAT", 7, 24), ("DOUBLE", 8, 53))),
+        *(
+            _type(name, 12, None)
+            for name in ("VARCHAR", "JSON", "UUID", "ENUM", "BIT", "BIGNUM", "TIME WITH TIME ZONE")
+        ),
+        *(_type(name, -3, None) for name in ("BLOB", "GEOMETRY")),
+        _type("DATE", 91, 10, None, 1),
+        *(_type(*each, 2) for each in (("TIME", 92, 15, 6), ("TIME_NS", 92, 18, 9))),
+        *(
+            _type(*each, 3)
+            for each in (("TIMESTAMP", 93, 26, 6), ("TIMESTAMP_S", 93, 19, 0), ("TIMESTAMP_MS", 93, 23, 3))
+        ),
+        *(_type(*each) for each in (("TIMESTAMP_NS", 93, 29, 9, 3), ("TIMESTAMP WITH TIME ZONE", 93, 32, 6, 5))),
     ],
     key=lambda row: (int(row[1]), str(row[0])),
 )

@@ -91,35 +91,15 @@ _BATCH: Final = 1000
 """Tables in a batch: schemas of all tables of a large lake would need much memory."""
 
 
-CATALOGS: Final = layout(catalog_name=pa.string())
-SCHEMAS: Final = layout(catalog_name_=pa.string(), db_schema_name=pa.string())
-TABLES: Final = layout(
-    catalog_name_=pa.string(), db_schema_name_=pa.string(), table_name=pa.string(), table_type=pa.string()
-)
+CATALOGS: Final = layout("catalog_name")
+SCHEMAS: Final = layout("catalog_name? db_schema_name")
+TABLES: Final = layout("catalog_name? db_schema_name? table_name table_type")
 TABLES_WITH_COLUMNS: Final = TABLES.append(pa.field("table_schema", pa.binary(), nullable=False))
-TABLE_TYPES: Final = layout(table_type=pa.string())
-PRIMARY_KEYS: Final = layout(
-    catalog_name_=pa.string(),
-    db_schema_name_=pa.string(),
-    table_name=pa.string(),
-    column_name=pa.string(),
-    key_sequence=pa.int32(),
-    key_name_=pa.string(),
-)
+TABLE_TYPES: Final = layout("table_type")
+PRIMARY_KEYS: Final = layout("catalog_name? db_schema_name? table_name column_name key_sequence:i key_name?")
 FOREIGN_KEYS: Final = layout(
-    pk_catalog_name_=pa.string(),
-    pk_db_schema_name_=pa.string(),
-    pk_table_name=pa.string(),
-    pk_column_name=pa.string(),
-    fk_catalog_name_=pa.string(),
-    fk_db_schema_name_=pa.string(),
-    fk_table_name=pa.string(),
-    fk_column_name=pa.string(),
-    key_sequence=pa.int32(),
-    fk_key_name_=pa.string(),
-    pk_key_name_=pa.string(),
-    update_rule=pa.uint8(),
-    delete_rule=pa.uint8(),
+    "pk_catalog_name? pk_db_schema_name? pk_table_name pk_column_name fk_catalog_name? fk_db_schema_name? fk_table_name "
+    "fk_column_name key_sequence:i fk_key_name? pk_key_name? update_rule:byte delete_rule:byte"
 )
 
 _COLUMNS: Final[dict[type[Any], pa.Schema]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -451,7 +450,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
     def find_table(self, catalog: str, schema: str, name: str) -> Table | None:
         """A table or view of this catalog, or of another one of the account."""
         if schema.casefold() == INFORMATION_SCHEMA:
-            return None if self._context.callers.bound else information_table(name, partial(_all, self._context))
+            return None if self._context.callers.bound else information_table(name, LakeCatalogs(self._context).all)
         owner = self
         if catalog.casefold() != self.name.casefold():
             other = catalogs.find(self._context.callers.realm(), catalog)
@@ -473,11 +472,6 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         except InvalidArgument:
             return None
         return namespaces.find_any_case(self._context.callers.realm(), self.record, path)
-
-
-def _all(context: Context) -> list[LakeCatalog]:
-    """The catalogs of the caller's account that can be read."""
-    return [LakeCatalog(context, each) for each in catalogs.scan(context.callers.realm()) if not each.damage]
 
 
 class LakeCatalogs:
@@ -509,8 +503,8 @@ class LakeCatalogs:
 
     def all(self) -> list[LakeCatalog]:
         """The catalogs of the account that can be read."""
-        self.context.callers.require("catalog.read")
-        return _all(self.context)
+        realm = self.context.callers.realm()
+        return [LakeCatalog(self.context, each) for each in catalogs.scan(realm) if not each.damage]
 
     def state(self) -> Hashable | None:
         """See `Callers.state`."""

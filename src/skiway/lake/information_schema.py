@@ -5,8 +5,9 @@ Every catalog has it in queries on the server, and it is about all catalogs of t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -30,12 +31,12 @@ class InformationTable(Table):
 
     def __init__(self, name: str, listed: Listed) -> None:
         self.name = name
-        self.schema, self._rows = _TABLES[name]
+        self.schema, self._rows = _TABLES[name], _ROWS.get(name)
         self._listed = listed
 
     def scan(self, options: ScanOptions) -> pa.Table:  # noqa: ARG002 - DuckDB filters the rows
         """All rows."""
-        return arrow_table(self.schema, self._rows(self._listed()))
+        return arrow_table(self.schema, self._rows(self._listed()) if self._rows else iter(()))
 
 
 def information_table(name: str, listed: Listed) -> InformationTable | None:
@@ -105,68 +106,33 @@ def _digits(kind: pa.DataType) -> tuple[int | None, int | None, int | None]:
     return None, None, None
 
 
-def _nothing(catalogs: Iterable[Catalog]) -> Iterator[Row]:  # noqa: ARG001 - as of the others
-    yield from ()
+_LAYOUTS: Final = """
+schemata = catalog_name schema_name schema_owner default_character_set_catalog default_character_set_schema
+    default_character_set_name sql_path
+tables = table_catalog table_schema table_name table_type self_referencing_column_name reference_generation
+    user_defined_type_catalog user_defined_type_schema user_defined_type_name is_insertable_into is_typed commit_action
+    TABLE_COMMENT
+views = table_catalog table_schema table_name view_definition check_option is_updatable is_insertable_into
+    is_trigger_updatable is_trigger_deletable is_trigger_insertable_into
+columns = table_catalog table_schema table_name column_name ordinal_position* column_default is_nullable data_type
+    character_maximum_length* character_octet_length* numeric_precision* numeric_precision_radix* numeric_scale*
+    datetime_precision* COLUMN_COMMENT
+table_constraints = constraint_catalog constraint_schema constraint_name table_catalog table_schema table_name
+    constraint_type is_deferrable initially_deferred enforced nulls_distinct
+key_column_usage = constraint_catalog constraint_schema constraint_name table_catalog table_schema table_name column_name
+    ordinal_position* position_in_unique_constraint*
+referential_constraints = constraint_catalog constraint_schema constraint_name unique_constraint_catalog
+    unique_constraint_schema unique_constraint_name match_option update_rule delete_rule
+"""
+"""The columns of each table. They are texts, except those with a star, which are numbers."""
+
+_ROWS: Final = {"schemata": _schemata, "tables": _tables, "views": _views, "columns": _columns}
 
 
-def _texts(names: str) -> pa.Schema:
-    return schema_of(", ".join(f"{name} text" for name in names.split()))
+def _layouts() -> Iterator[tuple[str, pa.Schema]]:
+    for name, columns in re.findall(r"^(\w+) = (.+(?:\n    .+)*)", _LAYOUTS, re.MULTILINE):
+        named = [f"{each.rstrip('*')} {'integer' if '*' in each else 'text'}" for each in columns.split()]
+        yield name, schema_of(", ".join(named))
 
 
-_CONSTRAINT: Final = "constraint_catalog constraint_schema constraint_name"
-_TABLE: Final = "table_catalog table_schema table_name"
-
-_TABLES: Final[dict[str, tuple[pa.Schema, Callable[[Iterable[Catalog]], Iterator[Any]]]]] = {
-    "schemata": (
-        _texts(
-            "catalog_name schema_name schema_owner default_character_set_catalog default_character_set_schema "
-            "default_character_set_name sql_path"
-        ),
-        _schemata,
-    ),
-    "tables": (
-        _texts(
-            f"{_TABLE} table_type self_referencing_column_name reference_generation user_defined_type_catalog "
-            "user_defined_type_schema user_defined_type_name is_insertable_into is_typed commit_action TABLE_COMMENT"
-        ),
-        _tables,
-    ),
-    "views": (
-        _texts(
-            f"{_TABLE} view_definition check_option is_updatable is_insertable_into is_trigger_updatable "
-            "is_trigger_deletable is_trigger_insertable_into"
-        ),
-        _views,
-    ),
-    "columns": (
-        schema_of(
-            "table_catalog text, table_schema text, table_name text, column_name text, ordinal_position integer, "
-            "column_default text, is_nullable text, data_type text, character_maximum_length integer, "
-            "character_octet_length integer, numeric_precision integer, numeric_precision_radix integer, "
-            "numeric_scale integer, datetime_precision integer, COLUMN_COMMENT text"
-        ),
-        _columns,
-    ),
-    "table_constraints": (
-        _texts(f"{_CONSTRAINT} {_TABLE} constraint_type is_deferrable initially_deferred enforced nulls_distinct"),
-        _nothing,
-    ),
-    "key_column_usage": (
-        schema_of(
-            "constraint_catalog text, constraint_schema text, constraint_name text, table_catalog text, table_schema text, "
-            "table_name text, column_name text, ordinal_position bigint, position_in_unique_constraint bigint"
-        ),
-        _nothing,
-    ),
-    "referential_constraints": (
-        _texts(
-            f"{_CONSTRAINT} unique_constraint_catalog unique_constraint_schema unique_constraint_name match_option "
-            "update_rule delete_rule"
-        ),
-        _nothing,
-    ),
-    "constraint_column_usage": (
-        _texts(f"{_TABLE} column_name {_CONSTRAINT} constraint_type constraint_text"),
-        _nothing,
-    ),
-}
+_TABLES: Final = dict(_layouts())
