@@ -221,17 +221,6 @@ class QueryProcess:
         ]
         return Parsed(found["sql"], tables)
 
-    def parameters(
-        self, sql: str, relations: Sequence[Relation], *, default: Sequence[str], views: Sequence[StoredQuery] = ()
-    ) -> list[str]:
-        """The types that DuckDB expects of the parameters of a query, in their order; empty where it cannot tell."""
-        header, parts = _request(sql, relations, views, default, describe=True)
-        self._send({**header, "plain": True, "parameters": True}, parts)
-        kind, payload = self._frame()
-        if kind != b"P":
-            raise self._error(kind, payload)
-        return [str(each) for each in json.loads(payload)]
-
     def expressions(self, texts: Sequence[str], claims: Mapping[str, Any]) -> list[Expression]:
         """Compile expressions, in which `caller('name')` is the value of a claim; `InvalidArgument` if one is not allowed.
 
@@ -253,16 +242,42 @@ class QueryProcess:
         describe: bool = False,
         plain: bool = False,
         explain: bool = False,
+        parameters: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The columns and the rows of a query.
 
         Names without a catalog are looked up in `default`, a catalog and optionally a schema. Each of `views` may read
         the relations and the views before it. With `describe`, there are no rows, and no file is opened. With `plain`,
         values that have extension types in Arrow, such as BOOLEAN and UUID, are returned in types that every client knows.
-        With `explain`, the only row is DuckDB's plan, and nothing is read but the metadata of files.
+        With `explain`, the only row is DuckDB's plan, and nothing is read but the metadata of files. With `describe` and
+        `parameters`, the rows are the types that DuckDB expects of the parameters, in their order; empty where it cannot tell.
         """
-        header, parts = _request(sql, relations, views, default, describe=describe)
-        header |= {"plain": plain, "explain": explain}
+        header: dict[str, Any] = {
+            "sql": sql,
+            "default": list(default),
+            "describe": describe,
+            "plain": plain,
+            "explain": explain,
+            "parameters": parameters,
+        }
+        header["relations"] = []
+        header["views"] = [{"name": list(each.name), "sql": each.sql} for each in views]
+        parts: list[pa.Buffer] = []
+        for each in relations:
+            entry: dict[str, Any] = {"name": list(each.name)}
+            if each.files:
+                entry["files"] = [
+                    {
+                        "count": 0 if describe else len(group.files),
+                        "remote": 0 if describe else len(group.remote),
+                        "columns": [asdict(column) for column in group.columns],
+                    }
+                    for group in each.files
+                ]
+            else:
+                entry["schema"] = len(parts)
+                parts.append(each.schema.serialize())
+            header["relations"].append(entry)
         self._scans.serve(relations)
         self._is_clean = False
         if describe:
@@ -419,33 +434,3 @@ def _opened(files: Iterable[Callable[[], int]]) -> Iterator[list[int]]:
             descriptors.append(opens())
             opened.callback(os.close, descriptors[-1])
         yield descriptors
-
-
-def _request(
-    sql: str,
-    relations: Sequence[Relation],
-    views: Sequence[StoredQuery],
-    default: Sequence[str],
-    *,
-    describe: bool,
-) -> tuple[dict[str, Any], list[pa.Buffer]]:
-    """A query with its relations and views, as it is sent to a process."""
-    header: dict[str, Any] = {"sql": sql, "default": list(default), "describe": describe, "relations": []}
-    header["views"] = [{"name": list(each.name), "sql": each.sql} for each in views]
-    parts: list[pa.Buffer] = []
-    for each in relations:
-        entry: dict[str, Any] = {"name": list(each.name)}
-        if each.files:
-            entry["files"] = [
-                {
-                    "count": 0 if describe else len(group.files),
-                    "remote": 0 if describe else len(group.remote),
-                    "columns": [asdict(column) for column in group.columns],
-                }
-                for group in each.files
-            ]
-        else:
-            entry["schema"] = len(parts)
-            parts.append(each.schema.serialize())
-        header["relations"].append(entry)
-    return header, parts

@@ -87,9 +87,6 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
             found = with_values(
                 databases.parser, header["bind"], decode_table(parts[0]) if parts else None, header["types"]
             )
-        elif header.get("parameters"):
-            with databases.describing(header, parts) as database:
-                found = parameter_types(database, header["sql"])
         elif "expressions" in header:
             found = compiled_expressions(databases.parser, header["expressions"], header["claims"])
         else:
@@ -109,7 +106,13 @@ def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes]
     """Send the columns and the rows of a query."""
     if header["describe"]:
         with databases.describing(header, parts) as database:
-            _send_rows(_sendable(database.sql(header["sql"]).limit(0), plain=header["plain"]), responses)
+            if header["parameters"]:
+                relation = database.from_arrow(
+                    pa.table({"type": pa.array(parameter_types(database, header["sql"]), pa.string())})
+                )
+            else:
+                relation = _sendable(database.sql(header["sql"]).limit(0), plain=header["plain"])
+            _send_rows(relation, responses)
     else:
         write_frame(responses, KEPT if databases.has_kept(header) else SEND_FILES, b"")
         with databases.used(header, parts) as database:

@@ -70,11 +70,6 @@ class Query:
     plain: bool = False
 
 
-def _default(query: Query) -> list[str]:
-    """Where a query looks up names: its catalog, and its schema if it has one."""
-    return [query.catalog, *filter(None, [query.schema])]
-
-
 def _weight(parsed: Parsed) -> int:
     """What a query takes in the cache. One with points in time is too heavy: they can depend on the current time."""
     has_times = any(table.unit for table in parsed.tables)
@@ -154,8 +149,9 @@ class QueryEngine:
     def parameters(self, query: Query) -> list[str]:
         """The types that DuckDB expects of the parameters of a query, in their order; empty where it cannot tell."""
         with self._started(query) as process:
-            parsed, relations, views = self._resolved(process, query, plan=False)
-            return process.parameters(parsed.sql, relations, views=views, default=_default(query))
+            found = self._resolved(process, query, plan=False)
+            _, rows = self._run(process, query, *found, describe=True, parameters=True)
+            return [str(kind) for batch in rows for kind in batch.column("type").to_pylist()]
 
     def bound(
         self, sql: str, values: pa.Table | None = None, types: Sequence[str] = (), *, owner: str = ""
@@ -214,6 +210,7 @@ class QueryEngine:
         *,
         describe: bool = False,
         explain: bool = False,
+        parameters: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         before = _is_inside.set(True)  # for the scans, which the process starts
         try:
@@ -221,10 +218,11 @@ class QueryEngine:
                 parsed.sql,
                 relations,
                 views=views,
-                default=_default(query),
+                default=[query.catalog, *filter(None, [query.schema])],
                 describe=describe,
                 plain=query.plain,
                 explain=explain,
+                parameters=parameters,
             )
         finally:
             _is_inside.reset(before)
