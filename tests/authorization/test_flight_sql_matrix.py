@@ -69,6 +69,12 @@ class Client:
     def execute(self, handle: bytes) -> str:
         return self.rows(self.ticket(sql.CommandPreparedStatementQuery(prepared_statement_handle=handle)))
 
+    def choose(self, action: str) -> str:
+        values = {"catalog": flight.SessionOptionValue(string_value="lake")}
+        body = flight.SetSessionOptionsRequest(session_options=values) if action == "SetSessionOptions" else None
+        (answer,) = self._raw.action(action, body.SerializeToString() if body else b"", self._header)
+        return repr(answer)
+
     def close(self, handle: bytes) -> None:
         body = encode(sql.ActionClosePreparedStatementRequest(prepared_statement_handle=handle))
         self._raw.action("ClosePreparedStatement", body, self._header)
@@ -106,6 +112,10 @@ def fact(command: Any) -> Row:
     return Row(lambda me, _: me.rows(me.ticket(command)), for_everybody=True)
 
 
+def statement(text: str) -> Row:
+    return listing(sql.CommandStatementQuery(query=text))
+
+
 ROWS: Final[dict[str, Row]] = {
     "CommandStatementQuery": Row(lambda me, _: me.ticket(sql.CommandStatementQuery(query=QUERY))),
     "TicketStatementQuery": Row(lambda me, _: me.rows(me.ticket(sql.CommandStatementQuery(query=QUERY)))),
@@ -122,6 +132,19 @@ ROWS: Final[dict[str, Row]] = {
     "CommandGetExportedKeys": fact(sql.CommandGetExportedKeys(table="people")),
     "CommandGetImportedKeys": fact(sql.CommandGetImportedKeys(table="people")),
     "CommandGetCrossReference": fact(sql.CommandGetCrossReference(pk_table="people", fk_table="people")),
+}
+SESSIONS: Final[dict[str, Row]] = {
+    "action SetSessionOptions": Row(
+        lambda me, _: me.choose("SetSessionOptions"), "catalog.read", Least("read"), own=True
+    ),
+    "action GetSessionOptions": Row(
+        lambda me, _: me.choose("GetSessionOptions"), "catalog.read", Least("read"), own=True
+    ),
+    "action CloseSession": Row(lambda me, _: me.choose("CloseSession"), for_everybody=True),
+    "USE": Row(lambda me, _: me.rows(me.ticket(sql.CommandStatementQuery(query="USE lake.sales")))),
+    "information schema": statement("SELECT * FROM lake.information_schema.columns"),
+    "SHOW": statement("SHOW ALL TABLES"),
+    "EXPLAIN": Row(lambda me, _: me.rows(me.ticket(sql.CommandStatementQuery(query=f"EXPLAIN {QUERY}")))),
 }
 STOLEN: Final[dict[str, Row]] = {
     "ticket": Row(lambda me, other: me.rows(other.ticket(sql.CommandStatementQuery(query=QUERY))), stolen=True),
@@ -150,7 +173,9 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
 def test_every_message_has_a_rule() -> None:
     assert ROWS.keys() == {name for name in _KNOWN if not name.endswith("Result")}, "add what the new message requires"
     refused = {"BeginTransaction", "EndTransaction", "BeginSavepoint", "EndSavepoint"}
-    assert ACTIONS.keys() - refused == {"CreatePreparedStatement", "ClosePreparedStatement"}
+    of_sessions = {"SetSessionOptions", "GetSessionOptions", "CloseSession"}
+    assert of_sessions == {name.removeprefix("action ") for name in SESSIONS if name.startswith("action ")}
+    assert ACTIONS.keys() - refused == {"CreatePreparedStatement", "ClosePreparedStatement", *of_sessions}
 
 
 def is_allowed(row: Row, caller: Caller) -> bool:
@@ -163,9 +188,9 @@ def is_allowed(row: Row, caller: Caller) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", [*ROWS, *STOLEN])
+@pytest.mark.parametrize("name", [*ROWS, *SESSIONS, *STOLEN])
 def test_row(name: str, raw: Raw) -> None:
-    row = (ROWS | STOLEN)[name]
+    row = (ROWS | SESSIONS | STOLEN)[name]
     for caller in SOME:
         code, shown = grpc.StatusCode.OK, ""
         try:
@@ -180,7 +205,7 @@ def test_row(name: str, raw: Raw) -> None:
         assert "hidden" not in shown or caller.has_role_for(["table.read"]) or "elsewhere" in caller.grants, where
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", [*ROWS, *SESSIONS])
 def test_restricted_caller(name: str, raw: Raw) -> None:
     """A policy hides the row of Grace."""
-    assert "Grace" not in str(ROWS[name].run(Client(raw, RESTRICTED.name), Client(raw, ADMINISTRATOR)))
+    assert "Grace" not in str((ROWS | SESSIONS)[name].run(Client(raw, RESTRICTED.name), Client(raw, ADMINISTRATOR)))

@@ -8,11 +8,13 @@ import adbc_driver_flightsql.dbapi as flightsql
 from adbc_driver_flightsql import DatabaseOptions
 
 
-def connected(location: str, token: str = "", catalog: str = "") -> Any:
-    """A connection to the server at a location, with a token and a default catalog."""
+def connected(location: str, token: str = "", catalog: str = "", *, cookies: bool = False) -> Any:
+    """A connection to the server at a location, with a token and a default catalog. Only with `cookies`, it keeps a session."""
     options = {}
     if token:
         options[DatabaseOptions.AUTHORIZATION_HEADER.value] = f"Bearer {token}"
     if catalog:
         options[f"{DatabaseOptions.RPC_CALL_HEADER_PREFIX.value}airport-catalog"] = catalog
+    if cookies:
+        options[DatabaseOptions.WITH_COOKIE_MIDDLEWARE.value] = "true"
     return flightsql.connect(location, db_kwargs=options, autocommit=True)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from flightsql.jdbc import driver_jar, java_machine
 from lake.lakes import Lake, opened_lake
 from skiway.sandbox.queries import Queries
 from skiway.sql import QueryEngine
@@ -32,3 +34,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory, queries: QueryEngine) -> Iter
             owner.insert("s.people", pa.table({"id": [1, 2, 3], "name": ["Ada", "Grace", None]}))
             owner.call("skiway.create_view", "s.adults", "SELECT id FROM people WHERE id > 1").read_all()
         yield made
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Any]:
+    """A Java with the JDBC driver. Its time zone is UTC: the driver takes the time of its own zone for UTC."""
+    jar = driver_jar()
+    if jar is None:
+        pytest.skip("needs the JDBC driver for Flight SQL; to get it: run once with a network")
+    with java_machine(jar, "-Duser.timezone=UTC") as machine:
+        yield machine

@@ -80,10 +80,11 @@ def test_parameters_are_those_of_duckdb(cursor: Any, value: Any) -> None:
 def test_types_are_those_that_every_client_knows(cursor: Any) -> None:
     """Those of DuckDB's extension types, which other doors use, would be numbers and bytes to a BI tool."""
     cursor.execute(
-        "SELECT true AS b, uuid() AS u, '5'::HUGEINT AS h, '{}'::JSON AS j, '101'::BIT AS bits FROM s.people"
+        "SELECT true AS b, uuid() AS u, '5'::HUGEINT AS h, '{}'::JSON AS j, '101'::BIT AS bits, 255::UTINYINT AS u1, "
+        "65535::USMALLINT AS u2, 4294967295::UINTEGER AS u4, 18446744073709551615::UBIGINT AS u8 FROM s.people"
     )
     assert [str(each) for each in cursor.fetch_arrow_table().schema.types] == [
-        *("bool", "string", "decimal128(38, 0)", "string", "string")
+        *("bool", "string", "decimal128(38, 0)", "string", "string", "int16", "int32", "int64", "decimal128(20, 0)")
     ]
 
 

@@ -217,7 +217,6 @@ def test_keys_are_listed_as_empty(raw: Raw) -> None:
         sql.CommandGetExportedKeys(table="people"),
         sql.CommandGetImportedKeys(table="people"),
         sql.CommandGetCrossReference(pk_table="people", fk_table="people"),
-        sql.CommandGetXdbcTypeInfo(),
     ):
         found = info(raw, encode(command))
         assert pa.ipc.read_schema(pa.py_buffer(found.schema)).names

@@ -11,11 +11,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import maven
 from ports import free_port
 from skiway.spark_jobs.java import ensure_java
 
@@ -52,28 +52,13 @@ def ensure_jars(*, timeout_s: float) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test workers may need them at once
         complete, failed = JARS / ".complete", JARS.with_name("dynamodb-local.failed")
         if not complete.exists() and not _is_recent(failed):  # otherwise the next test would wait for the same failure
-            (complete if _fetch(timeout_s) else failed).touch()
+            fetched = maven.fetch(f"com.amazonaws:DynamoDBLocal:{VERSION}", JARS, timeout_s=timeout_s)
+            (complete if fetched else failed).touch()
         return complete.exists()
 
 
 def _is_recent(mark: Path) -> bool:
     return mark.exists() and time.time() - mark.stat().st_mtime < RETRY_AFTER_S
-
-
-def _fetch(timeout_s: float) -> bool:
-    spark = find_spec("pyspark")
-    assert spark is not None
-    assert spark.origin is not None
-    [ivy] = (Path(spark.origin).parent / "jars").glob("ivy-*.jar")
-    command = [
-        ensure_java(), "-jar", ivy, "-dependency", "com.amazonaws", "DynamoDBLocal", VERSION, "-confs", "default",
-        "-cache", JARS.parent / "ivy", "-retrieve", f"{JARS}/[artifact]-[revision].[ext]", "-warn",
-    ]  # fmt: skip
-    try:
-        run = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        return False
-    return run.returncode == 0 and any(JARS.glob("DynamoDBLocal-*.jar"))
 
 
 def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:

@@ -4,11 +4,14 @@
 `SqlEngine` runs the queries. The server keeps no state for its clients: prepared statements and tickets are signed, so any
 server with the same key accepts them.
 
-- `metadata` lists catalogs, schemas, tables and what the server supports
+- `metadata` lists catalogs, schemas and tables
+- `facts` is what the server supports
+- `parameters` names the types in which clients send the values of parameters
+- `sessions` has the catalog and the schema that a client chose
 - `protocol` decodes commands and answers the calls
 """
 
-from skiway.flightsql.metadata import BoundSql, SqlEngine, SqlResult
+from skiway.flightsql.metadata import BoundSql, Place, SqlEngine, SqlResult
 from skiway.flightsql.protocol import COMPONENT, READING, FlightSql
 
-__all__ = ["COMPONENT", "READING", "BoundSql", "FlightSql", "SqlEngine", "SqlResult"]
+__all__ = ["COMPONENT", "READING", "BoundSql", "FlightSql", "Place", "SqlEngine", "SqlResult"]

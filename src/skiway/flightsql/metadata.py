@@ -1,13 +1,12 @@
 """What Flight SQL needs from an engine, and the listings of catalogs, schemas, tables and their columns.
 
-Callers see what a listing of Airport shows them. GetSqlInfo tells clients about the server itself; its numbers are those of
-Flight SQL's `SqlInfo`.
+Callers see what a listing of Airport shows them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -16,7 +15,6 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf.message import Message
 
-from skiway import __version__
 from skiway.airport import Schema, Table
 from skiway.airport.request import Request, authorize
 from skiway.airport.server.host import Host
@@ -25,6 +23,7 @@ from skiway.airport.table_refs import TableRef
 from skiway.airport.tables import find_rowid_column
 from skiway.airport.wire.duckdb_sql import duckdb_type, type_metadata
 from skiway.errors import NotFound
+from skiway.flightsql.facts import SQL_INFO, TYPES, layout, sql_info, type_info
 from skiway.model import flight_sql_pb2 as sql
 
 
@@ -44,27 +43,39 @@ class BoundSql:
     parameters: Sequence[str]
 
 
-class SqlEngine(ABC):
-    """Runs queries. Methods are called from many threads, and may call `current_request()` to see who is calling.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The catalog and the schema of names that have none, as the client chose them; both may be empty."""
 
-    `catalog` is the name that the client sent in the header `airport-catalog`; it may be empty.
-    """
+    catalog: str = ""
+    schema: str = ""
+
+
+class SqlEngine(ABC):
+    """Runs queries. Methods are called from many threads, and may call `current_request()` to see who is calling."""
 
     @abstractmethod
     def caller(self) -> str:
         """A text that identifies the caller: statements belong to the caller who prepared or planned them."""
 
     @abstractmethod
-    def columns(self, sql: str, catalog: str) -> pa.Schema:
+    def columns(self, sql: str, place: Place) -> pa.Schema:
         """The columns of a query, without running it."""
 
     @abstractmethod
-    def run(self, sql: str, catalog: str) -> AbstractContextManager[SqlResult]:
+    def run(self, sql: str, place: Place) -> AbstractContextManager[SqlResult]:
         """Run a query within the block. The query must end with the block."""
 
     @abstractmethod
-    def bind(self, sql: str, values: pa.Table | None) -> BoundSql:
-        """A query with the values of one row instead of its parameters; with NULL if there are no values."""
+    def parameters(self, sql: str, place: Place) -> Sequence[str]:
+        """DuckDB's names of the types that a query expects of its parameters; empty for those that it does not tell."""
+
+    @abstractmethod
+    def bind(self, sql: str, values: pa.Table | None, types: Sequence[str] = ()) -> BoundSql:
+        """A query with the values of one row instead of its parameters; with NULL if there are no values.
+
+        Values are cast to `types`, if there are any and that does not change the values.
+        """
 
     def table_type(self, schema: Schema, table: Table | TableRef) -> str:  # noqa: ARG002 - for engines that distinguish
         """The type of a table in listings, one of `table_types`."""
@@ -76,119 +87,19 @@ class SqlEngine(ABC):
         return ("TABLE",)
 
 
-_VALUE: Final = pa.dense_union(
-    [
-        pa.field("string_value", pa.string()),
-        pa.field("bool_value", pa.bool_()),
-        pa.field("bigint_value", pa.int64()),
-        pa.field("int32_bitmask", pa.int32()),
-        pa.field("string_list", pa.list_(pa.field("string_data", pa.string()))),
-        pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.field("$data$", pa.int32())))),
-    ]
-)
-_STRING, _BOOL, _INT32, _STRINGS = 0, 1, 3, 4
-
-SQL_INFO: Final = pa.schema(
-    [pa.field("info_name", pa.uint32(), nullable=False), pa.field("value", _VALUE, nullable=False)]
-)
-
-_INFO: Final[dict[int, tuple[int, Any]]] = {
-    0: (_STRING, "Skiway"),
-    1: (_STRING, __version__),
-    2: (_STRING, pa.__version__),
-    3: (_BOOL, True),  # read-only
-    4: (_BOOL, True),  # SQL
-    5: (_BOOL, False),  # Substrait
-    8: (_INT32, 0),  # no transactions
-    9: (_BOOL, False),  # CancelQuery: clients cancel the call instead
-    500: (_BOOL, False),  # CREATE and DROP of catalogs
-    501: (_BOOL, False),  # of schemas
-    502: (_BOOL, False),  # of tables
-    503: (_INT32, 1),  # identifiers are case-insensitive
-    504: (_STRING, '"'),
-    505: (_INT32, 1),  # quoted ones, too
-    506: (_BOOL, True),  # all listed tables can be selected from
-    507: (_INT32, 3),  # NULL comes last
-    508: (_STRINGS, ["ASOF", "PIVOT", "QUALIFY", "SAMPLE", "UNPIVOT"]),
-}
-
-
-def sql_info(numbers: Collection[int]) -> pa.RecordBatch:
-    """The values of these numbers, or of all. Unknown numbers are left out."""
-    wanted = [number for number in _INFO if not numbers or number in numbers]
-    kinds: Sequence[int] = [_INFO[number][0] for number in wanted]
-    children = [[_INFO[n][1] for n in wanted if _INFO[n][0] == kind] for kind in range(_VALUE.num_fields)]
-    offsets = [kinds[:index].count(kind) for index, kind in enumerate(kinds)]
-    values = pa.UnionArray.from_dense(
-        pa.array(kinds, pa.int8()),
-        pa.array(offsets, pa.int32()),
-        [pa.array(child, _VALUE.field(kind).type) for kind, child in enumerate(children)],
-        [_VALUE.field(kind).name for kind in range(_VALUE.num_fields)],
-    )
-    return pa.RecordBatch.from_arrays(
-        [pa.array(wanted, pa.uint32()), values.cast(_VALUE) if values.type != _VALUE else values], schema=SQL_INFO
-    )
-
-
 _BATCH: Final = 1000
 """Tables in a batch: schemas of all tables of a large lake would need much memory."""
 
 
-def _schema(**fields: pa.DataType) -> pa.Schema:
-    """A schema of columns; those with names that end in `_` are nullable."""
-    return pa.schema([pa.field(name.rstrip("_"), kind, nullable=name.endswith("_")) for name, kind in fields.items()])
-
-
-CATALOGS: Final = _schema(catalog_name=pa.string())
-SCHEMAS: Final = _schema(catalog_name_=pa.string(), db_schema_name=pa.string())
-TABLES: Final = _schema(
-    catalog_name_=pa.string(), db_schema_name_=pa.string(), table_name=pa.string(), table_type=pa.string()
-)
+CATALOGS: Final = layout("catalog_name")
+SCHEMAS: Final = layout("catalog_name? db_schema_name")
+TABLES: Final = layout("catalog_name? db_schema_name? table_name table_type")
 TABLES_WITH_COLUMNS: Final = TABLES.append(pa.field("table_schema", pa.binary(), nullable=False))
-TABLE_TYPES: Final = _schema(table_type=pa.string())
-PRIMARY_KEYS: Final = _schema(
-    catalog_name_=pa.string(),
-    db_schema_name_=pa.string(),
-    table_name=pa.string(),
-    column_name=pa.string(),
-    key_sequence=pa.int32(),
-    key_name_=pa.string(),
-)
-FOREIGN_KEYS: Final = _schema(
-    pk_catalog_name_=pa.string(),
-    pk_db_schema_name_=pa.string(),
-    pk_table_name=pa.string(),
-    pk_column_name=pa.string(),
-    fk_catalog_name_=pa.string(),
-    fk_db_schema_name_=pa.string(),
-    fk_table_name=pa.string(),
-    fk_column_name=pa.string(),
-    key_sequence=pa.int32(),
-    fk_key_name_=pa.string(),
-    pk_key_name_=pa.string(),
-    update_rule=pa.uint8(),
-    delete_rule=pa.uint8(),
-)
-TYPES: Final = _schema(
-    type_name=pa.string(),
-    data_type=pa.int32(),
-    column_size_=pa.int32(),
-    literal_prefix_=pa.string(),
-    literal_suffix_=pa.string(),
-    create_params_=pa.list_(pa.field("item", pa.string(), nullable=False)),
-    nullable=pa.int32(),
-    case_sensitive=pa.bool_(),
-    searchable=pa.int32(),
-    unsigned_attribute_=pa.bool_(),
-    fixed_prec_scale=pa.bool_(),
-    auto_increment_=pa.bool_(),
-    local_type_name_=pa.string(),
-    minimum_scale_=pa.int32(),
-    maximum_scale_=pa.int32(),
-    sql_data_type=pa.int32(),
-    datetime_subcode_=pa.int32(),
-    num_prec_radix_=pa.int32(),
-    interval_precision_=pa.int32(),
+TABLE_TYPES: Final = layout("table_type")
+PRIMARY_KEYS: Final = layout("catalog_name? db_schema_name? table_name column_name key_sequence:i key_name?")
+FOREIGN_KEYS: Final = layout(
+    "pk_catalog_name? pk_db_schema_name? pk_table_name pk_column_name fk_catalog_name? fk_db_schema_name? fk_table_name "
+    "fk_column_name key_sequence:i fk_key_name? pk_key_name? update_rule:byte delete_rule:byte"
 )
 
 _COLUMNS: Final[dict[type[Any], pa.Schema]] = {
@@ -225,6 +136,8 @@ def rows_of(host: Host, request: Request, engine: SqlEngine, command: Message) -
             yield pa.record_batch([pa.array(sorted(engine.table_types), pa.string())], schema=TABLE_TYPES)
         case sql.CommandGetSqlInfo():
             yield sql_info(command.info)
+        case sql.CommandGetXdbcTypeInfo():
+            yield type_info(command.data_type if command.HasField("data_type") else None)
 
 
 def _schemas(
@@ -248,7 +161,7 @@ def _schemas(
 
 def _tables(host: Host, request: Request, engine: SqlEngine, command: sql.CommandGetTables) -> Iterator[pa.RecordBatch]:
     matches, kinds = _filter(command, "table_name_filter_pattern"), set(command.table_types)
-    layout = columns_of(command)
+    columns = columns_of(command)
     rows: list[tuple[Any, ...]] = []
     for catalog, schema in _schemas(host, request, command):
         for table in _named(schema, matches):
@@ -263,10 +176,10 @@ def _tables(host: Host, request: Request, engine: SqlEngine, command: sql.Comman
                     continue
             rows.append(row)
             if len(rows) == _BATCH:
-                yield _batch(rows, layout)
+                yield _batch(rows, columns)
                 rows = []
     if rows:
-        yield _batch(rows, layout)
+        yield _batch(rows, columns)
 
 
 def _named(schema: Schema, matches: Callable[[str], bool]) -> Sequence[Table | TableRef]:

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -24,7 +24,9 @@ from skiway.airport.server.service import FlightProtocol
 from skiway.airport.server.tickets import Seal, fingerprint
 from skiway.airport.wire.frames import BatchReader
 from skiway.errors import InvalidArgument, PermissionDenied, PreconditionFailed, Unsupported
-from skiway.flightsql.metadata import SqlEngine, columns_of, rows_of
+from skiway.flightsql.metadata import Place, SqlEngine, columns_of, rows_of
+from skiway.flightsql.parameters import Parameter, casts, parameter_schema
+from skiway.flightsql.sessions import CHOSEN, SESSION_ACTIONS, answer, chosen_place, keep, place_of
 from skiway.model import flight_pb2 as flight
 from skiway.model import flight_sql_pb2 as sql
 
@@ -98,6 +100,9 @@ COMPONENT: Final = "FlightSql"
 READING: Final = f"{COMPONENT}/ReadStatement"
 """The operation that runs a query."""
 
+_USED: Final = "SELECT current_database() AS catalog, nullif(current_schema(), 'main') AS schema"
+"""The query instead of USE."""
+
 _TICKET_S: Final = 3600.0
 _PREPARED_S: Final = 24 * 3600.0
 """How long a prepared statement can be used; tools keep them for as long as they are open."""
@@ -108,6 +113,7 @@ ACTIONS: Final[Mapping[str, str]] = {
     "CreatePreparedStatement": "Prepare a query of Flight SQL, which may have parameters.",
     "ClosePreparedStatement": "Close a prepared statement of Flight SQL.",
     **dict.fromkeys(_REFUSED, "Not supported: Flight SQL is read-only here."),
+    **SESSION_ACTIONS,
 }
 """The actions of Flight SQL, and a description of each."""
 
@@ -121,6 +127,7 @@ class _Planned(msgspec.Struct, frozen=True, array_like=True):
     catalog: str
     sql: str
     columns: str
+    schema: str = ""
 
 
 class _Prepared(msgspec.Struct, frozen=True, array_like=True):
@@ -130,6 +137,8 @@ class _Prepared(msgspec.Struct, frozen=True, array_like=True):
     catalog: str
     sql: str
     bound: str | None
+    schema: str = ""
+    parameters: tuple[Parameter, ...] = ()
 
 
 class FlightSql(FlightProtocol):
@@ -168,14 +177,14 @@ class FlightSql(FlightProtocol):
         match command:
             case sql.CommandStatementQuery():
                 _refuse_transaction(command)
-                schema, ticket = self._plan(command.query, request.catalog)
+                schema, ticket = self._plan(host, request, command.query, place_of(request))
             case sql.CommandPreparedStatementQuery():
                 prepared = self._own(self._handles.redeem(command.prepared_statement_handle))
                 if prepared.bound is None:
                     raise InvalidArgument(
                         "the prepared statement has parameters without values: bind them first", key="flightsql.unbound"
                     )
-                schema, ticket = self._plan(prepared.bound, prepared.catalog)
+                schema, ticket = self._plan(host, request, prepared.bound, Place(prepared.catalog, prepared.schema))
             case _:
                 columns = columns_of(command)
                 if columns is None:
@@ -189,9 +198,13 @@ class FlightSql(FlightProtocol):
             total_bytes=-1,
         )
 
-    def _plan(self, query: str, catalog: str) -> tuple[pa.Schema, bytes]:
-        schema = self._engine.columns(_given(query), catalog)
-        planned = _Planned(self._engine.caller(), catalog, query, fingerprint(schema))
+    def _plan(self, host: Host, request: Request, query: str, place: Place) -> tuple[pa.Schema, bytes]:
+        chosen = chosen_place(host, request, query)
+        if chosen is not None:
+            keep(request, chosen)
+            place, query = chosen, _USED
+        schema = self._engine.columns(_given(query), place)
+        planned = _Planned(self._engine.caller(), place.catalog, query, fingerprint(schema), place.schema)
         return schema, encode(sql.TicketStatementQuery(statement_handle=self._tickets.issue(planned)))
 
     def stream(self, host: Host, request: Request, ticket: bytes) -> Iterator[bytes]:
@@ -201,7 +214,7 @@ class FlightSql(FlightProtocol):
         if isinstance(message, sql.TicketStatementQuery):
             call.operation = READING
             planned = self._own(self._tickets.redeem(message.statement_handle))
-            with self._engine.run(planned.sql, planned.catalog) as result:
+            with self._engine.run(planned.sql, Place(planned.catalog, planned.schema)) as result:
                 if fingerprint(result.schema) != planned.columns:
                     raise PreconditionFailed("the tables of the query have changed since it was planned: run it again")
                 yield from scan_frames(
@@ -217,7 +230,11 @@ class FlightSql(FlightProtocol):
     # -- prepared statements --------------------------------------------------------------------------------------------
 
     def act(self, host: Host, request: Request, action: str, body: bytes) -> Iterator[bytes]:
-        """Prepare or close a statement."""
+        """Prepare or close a statement, or answer an action about the session."""
+        if action in SESSION_ACTIONS:
+            call_of(request).operation = f"{COMPONENT}/{action}"
+            yield from answer(host, request, action, body)
+            return
         if action in _REFUSED:
             call_of(request).operation = f"{COMPONENT}/{action}"
             raise Unsupported(
@@ -228,27 +245,36 @@ class FlightSql(FlightProtocol):
         match message:
             case sql.ActionCreatePreparedStatementRequest() if action == "CreatePreparedStatement":
                 _refuse_transaction(message)
-                yield encode(self._prepare(_given(message.query), request.catalog))
+                yield encode(self._prepare(host, request, _given(message.query)))
             case sql.ActionClosePreparedStatementRequest() if action == "ClosePreparedStatement":
                 with contextlib.suppress(PreconditionFailed):  # it has expired
                     self._own(self._handles.redeem(message.prepared_statement_handle))
             case _:
                 raise _misplaced(message)
 
-    def _prepare(self, query: str, catalog: str) -> sql.ActionCreatePreparedStatementResult:
-        with_nulls = self._engine.bind(query, None)
-        names = with_nulls.parameters
+    def _prepare(self, host: Host, request: Request, query: str) -> sql.ActionCreatePreparedStatementResult:
+        here = place_of(request)
+        if chosen_place(host, request, query) is not None:
+            return self._prepared(_Prepared(self._engine.caller(), here.catalog, query, query, here.schema), CHOSEN)
+        names = self._engine.bind(query, None).parameters
+        types: Sequence[str] = ()
+        columns: pa.Schema | None = None
         try:
-            columns = _serialized(self._engine.columns(with_nulls.sql, catalog))
+            types = self._engine.parameters(query, here) if names else ()
+            columns = self._engine.columns(self._engine.bind(query, None, types).sql, here)
         except InvalidArgument:
             if not names:
-                raise
-            columns = b""  # NULL is not valid everywhere; the values may be
-        handle = _Prepared(self._engine.caller(), catalog, query, None if names else query)
+                raise  # otherwise, NULL may not be valid where a value is
+        parameters = tuple(map(Parameter, names, types or [""] * len(names)))
+        bound = None if names else query
+        handle = _Prepared(self._engine.caller(), here.catalog, query, bound, here.schema, parameters)
+        return self._prepared(handle, columns)
+
+    def _prepared(self, handle: _Prepared, columns: pa.Schema | None) -> sql.ActionCreatePreparedStatementResult:
         return sql.ActionCreatePreparedStatementResult(
             prepared_statement_handle=self._handles.issue(handle),
-            dataset_schema=columns,
-            parameter_schema=_serialized(pa.schema([(name, pa.null()) for name in names])) if names else b"",
+            dataset_schema=b"" if columns is None else _serialized(columns),
+            parameter_schema=_serialized(parameter_schema(handle.parameters)) if handle.parameters else b"",
         )
 
     def put(
@@ -263,7 +289,7 @@ class FlightSql(FlightProtocol):
         prepared = self._own(self._handles.redeem(command.prepared_statement_handle))
         values = _one_row(rows)
         call.rows_in = rows.rows
-        bound = self._engine.bind(prepared.sql, values)
+        bound = self._engine.bind(prepared.sql, values, casts(prepared.parameters, values.schema))
         handle = msgspec.structs.replace(prepared, bound=bound.sql)
         yield from ()
         result = sql.DoPutPreparedStatementResult(prepared_statement_handle=self._handles.issue(handle))
@@ -276,7 +302,7 @@ class FlightSql(FlightProtocol):
         """The message of a call, which is named for observers. The caller is authorized for the catalog in the headers."""
         message = decode(data)
         call_of(request).operation = f"{COMPONENT}/{name_of(message)}"
-        authorize(request, host.auth)
+        authorize(request.within(place_of(request).catalog), host.auth)
         return message
 
     def _own(self, statement: Any) -> Any:

@@ -30,6 +30,7 @@ from skiway.formats.iceberg.types import iceberg_schema, schema_json
 from skiway.foundation.cache import Cache
 from skiway.foundation.resources import namespace_path, schema_name
 from skiway.lake.context import Context
+from skiway.lake.information_schema import INFORMATION_SCHEMA, information_table
 from skiway.lake.reading.columns import ROWID, Columns, columns_in, columns_of
 from skiway.lake.reading.state import PendingCreate, TableInCall
 from skiway.lake.reading.table import scan_mode
@@ -448,6 +449,8 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
 
     def find_table(self, catalog: str, schema: str, name: str) -> Table | None:
         """A table or view of this catalog, or of another one of the account."""
+        if schema.casefold() == INFORMATION_SCHEMA:
+            return None if self._context.callers.bound else information_table(name, LakeCatalogs(self._context).all)
         owner = self
         if catalog.casefold() != self.name.casefold():
             other = catalogs.find(self._context.callers.realm(), catalog)
@@ -497,6 +500,11 @@ class LakeCatalogs:
             raise damaged_error("catalog", name, found.value.damage)
         # The same object for the same record, because listings are cached with the object.
         return self._cache.get((realm.account_id, found.etag), lambda: LakeCatalog(self.context, found.value))
+
+    def all(self) -> list[LakeCatalog]:
+        """The catalogs of the account that can be read."""
+        realm = self.context.callers.realm()
+        return [LakeCatalog(self.context, each) for each in catalogs.scan(realm) if not each.damage]
 
     def state(self) -> Hashable | None:
         """See `Callers.state`."""

@@ -6,6 +6,7 @@ The queries are those of `skiway.query`, with the same rights, policies and limi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,21 +21,35 @@ from skiway.airport.table_refs import TableRef
 from skiway.airport.wire import protocol
 from skiway.config import Settings
 from skiway.errors import InvalidArgument, NotFound
-from skiway.flightsql import BoundSql, FlightSql, SqlEngine, SqlResult
+from skiway.flightsql import BoundSql, FlightSql, Place, SqlEngine, SqlResult
 from skiway.lake.callers import Callers
 from skiway.lake.catalog import LakeCatalogs
 from skiway.lake.context import MAX_LISTED_AT_ONCE, Context, SparkSql, StagedStatements, UsageLog, Versions
+from skiway.lake.information_schema import INFORMATION_SCHEMA, information_table, table_type
 from skiway.lake.reading.opened_tables import Handles
 from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES
-from skiway.lake.system.schema import SYSTEM_SCHEMA
 from skiway.lake.transactions import LakeTransactions, TransactionLeases
-from skiway.lake.views import ViewTable
 from skiway.request_path import Access, Observers
 from skiway.sandbox.queries import Queries
 from skiway.sql import Query, QueryEngine
 
+_PLAN: Final = pa.schema({"explain_key": pa.string(), "explain_value": pa.string()})
+_EXPLAIN: Final = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\s+(?!\()(ANALYZE\b)?", re.IGNORECASE | re.DOTALL)
+
 _NO_CATALOG: Final = "memory"
 """The default catalog of a query that has none: DuckDB's own, which is empty."""
+
+
+def _explained(sql: str) -> tuple[str, str]:
+    """The word EXPLAIN and the query after it; for other statements, an empty text and the statement."""
+    found = _EXPLAIN.match(sql)
+    if found is None:
+        return "", sql
+    if found[1]:
+        raise InvalidArgument(
+            "EXPLAIN ANALYZE cannot be used here: EXPLAIN shows the plan, without running it", key="sql.invalid"
+        )
+    return found[0], sql[found.end() :]
 
 
 class LakeSql(SqlEngine):
@@ -47,27 +62,40 @@ class LakeSql(SqlEngine):
         """The account and the subject of the caller."""
         return json.dumps(self._context.callers.identity())
 
-    def columns(self, sql: str, catalog: str) -> pa.Schema:
+    def columns(self, sql: str, place: Place) -> pa.Schema:
         """The columns of a query, without running it."""
-        return self._context.queries.columns(self._query(sql, catalog))
+        explain, query = _explained(sql)
+        columns = self._context.queries.columns(self._query(query, place))
+        return _PLAN if explain else columns
 
     @contextmanager
-    def run(self, sql: str, catalog: str) -> Iterator[SqlResult]:
+    def run(self, sql: str, place: Place) -> Iterator[SqlResult]:
         """Run a query within the block."""
-        with self._context.queries.result(self._query(sql, catalog)) as (schema, batches):
+        explain, query = _explained(sql)
+        if explain:
+            plan = self._context.queries.explain(self._query(query, place))
+            yield SqlResult(_PLAN, iter([pa.record_batch([["physical_plan"], [plan]], schema=_PLAN)]))
+            return
+        with self._context.queries.result(self._query(sql, place)) as (schema, batches):
             yield SqlResult(schema, batches)
 
-    def bind(self, sql: str, values: pa.Table | None) -> BoundSql:
-        """A query with the values of one row instead of its parameters; with NULL if there are no values."""
+    def parameters(self, sql: str, place: Place) -> Sequence[str]:
+        """DuckDB's names of the types that a query expects of its parameters; empty for those that it does not tell."""
+        return self._context.queries.parameters(self._query(_explained(sql)[1], place))
+
+    def bind(self, sql: str, values: pa.Table | None, types: Sequence[str] = ()) -> BoundSql:
+        """A query with the values of one row instead of its parameters; with NULL if there are no values.
+
+        Values are cast to `types`, if there are any and that does not change the values.
+        """
         self._context.callers.require("catalog.read")
-        bound = self._context.queries.bound(sql, values, owner=self._owner)
-        return BoundSql(bound.sql, bound.parameters)
+        explain, query = _explained(sql)
+        bound = self._context.queries.bound(query, values, types, owner=self._owner)
+        return BoundSql(explain + bound.sql, bound.parameters)
 
     def table_type(self, schema: Schema, table: Table | TableRef) -> str:
         """Tables, views, and tables of the system schema."""
-        if schema.name == SYSTEM_SCHEMA:
-            return "SYSTEM TABLE"
-        return "VIEW" if isinstance(table, ViewTable) else "TABLE"
+        return table_type(schema, table)
 
     @property
     def table_types(self) -> Sequence[str]:
@@ -78,18 +106,20 @@ class LakeSql(SqlEngine):
     def _owner(self) -> str:
         return self._context.callers.authenticated.account_id
 
-    def _query(self, sql: str, catalog: str) -> Query:
+    def _query(self, sql: str, place: Place) -> Query:
         """The query. Names without a catalog are in the one that the client chose, or in the only one of the account."""
-        found = self._catalogs.find(catalog)
+        found = self._catalogs.find(place.catalog)
         if found is not None:
-            return Query(sql, found.find_table, catalog=found.name, owner=self._owner, plain=True)
-        if catalog:
+            return Query(sql, found.find_table, found.name, place.schema, owner=self._owner, plain=True)
+        if place.catalog:
             raise NotFound(
-                f"catalog {catalog!r} does not exist: choose another one in {protocol.CATALOG}", key="catalog"
+                f"catalog {place.catalog!r} does not exist: choose another one in {protocol.CATALOG}", key="catalog"
             )
         return Query(sql, self._find_with_catalog, catalog=_NO_CATALOG, owner=self._owner, plain=True)
 
     def _find_with_catalog(self, catalog: str, schema: str, name: str) -> Table | None:
+        if schema.casefold() == INFORMATION_SCHEMA:
+            return information_table(name, self._catalogs.all)
         owner = self._catalogs.find(catalog)
         if owner is not None:
             return owner.find_table(catalog, schema, name)

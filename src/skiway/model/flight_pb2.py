@@ -24,13 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19skiway/model/flight.proto\x12\rskiway.flight\"=\n\x10HandshakeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\">\n\x11HandshakeResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"\x1e\n\x08\x43riteria\x12\x12\n\nexpression\x18\x01 \x01(\x0c\"/\n\nActionType\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"$\n\x06\x41\x63tion\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"\x16\n\x06Result\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\"\x1e\n\x0cSchemaResult\x12\x0e\n\x06schema\x18\x01 \x01(\x0c\"\x89\x01\n\x10\x46lightDescriptor\x12\x32\n\x04type\x18\x01 \x01(\x0e\x32$.skiway.flight.FlightDescriptor.Kind\x12\x0b\n\x03\x63md\x18\x02 \x01(\x0c\x12\x0c\n\x04path\x18\x03 \x03(\t\"&\n\x04Kind\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x08\n\x04PATH\x10\x01\x12\x07\n\x03\x43MD\x10\x02\"\x18\n\x06Ticket\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"\x17\n\x08Location\x12\x0b\n\x03uri\x18\x01 \x01(\t\"x\n\x0e\x46lightEndpoint\x12%\n\x06ticket\x18\x01 \x01(\x0b\x32\x15.skiway.flight.Ticket\x12)\n\x08location\x18\x02 \x03(\x0b\x32\x17.skiway.flight.Location\x12\x14\n\x0c\x61pp_metadata\x18\x04 \x01(\x0c\"\xdc\x01\n\nFlightInfo\x12\x0e\n\x06schema\x18\x01 \x01(\x0c\x12:\n\x11\x66light_descriptor\x18\x02 \x01(\x0b\x32\x1f.skiway.flight.FlightDescriptor\x12/\n\x08\x65ndpoint\x18\x03 \x03(\x0b\x32\x1d.skiway.flight.FlightEndpoint\x12\x15\n\rtotal_records\x18\x04 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x03\x12\x0f\n\x07ordered\x18\x06 \x01(\x08\x12\x14\n\x0c\x61pp_metadata\x18\x07 \x01(\x0c\"!\n\tPutResult\x12\x14\n\x0c\x61pp_metadata\x18\x01 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19skiway/model/flight.proto\x12\rskiway.flight\"=\n\x10HandshakeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\">\n\x11HandshakeResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\"\x1e\n\x08\x43riteria\x12\x12\n\nexpression\x18\x01 \x01(\x0c\"/\n\nActionType\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"$\n\x06\x41\x63tion\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"\x16\n\x06Result\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\"\x1e\n\x0cSchemaResult\x12\x0e\n\x06schema\x18\x01 \x01(\x0c\"\x89\x01\n\x10\x46lightDescriptor\x12\x32\n\x04type\x18\x01 \x01(\x0e\x32$.skiway.flight.FlightDescriptor.Kind\x12\x0b\n\x03\x63md\x18\x02 \x01(\x0c\x12\x0c\n\x04path\x18\x03 \x03(\t\"&\n\x04Kind\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x08\n\x04PATH\x10\x01\x12\x07\n\x03\x43MD\x10\x02\"\x18\n\x06Ticket\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"\x17\n\x08Location\x12\x0b\n\x03uri\x18\x01 \x01(\t\"x\n\x0e\x46lightEndpoint\x12%\n\x06ticket\x18\x01 \x01(\x0b\x32\x15.skiway.flight.Ticket\x12)\n\x08location\x18\x02 \x03(\x0b\x32\x17.skiway.flight.Location\x12\x14\n\x0c\x61pp_metadata\x18\x04 \x01(\x0c\"\xdc\x01\n\nFlightInfo\x12\x0e\n\x06schema\x18\x01 \x01(\x0c\x12:\n\x11\x66light_descriptor\x18\x02 \x01(\x0b\x32\x1f.skiway.flight.FlightDescriptor\x12/\n\x08\x65ndpoint\x18\x03 \x03(\x0b\x32\x1d.skiway.flight.FlightEndpoint\x12\x15\n\rtotal_records\x18\x04 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x03\x12\x0f\n\x07ordered\x18\x06 \x01(\x08\x12\x14\n\x0c\x61pp_metadata\x18\x07 \x01(\x0c\"!\n\tPutResult\x12\x14\n\x0c\x61pp_metadata\x18\x01 \x01(\x0c\"\xf4\x01\n\x12SessionOptionValue\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x14\n\nbool_value\x18\x02 \x01(\x08H\x00\x12\x15\n\x0bint64_value\x18\x03 \x01(\x10H\x00\x12\x16\n\x0c\x64ouble_value\x18\x04 \x01(\x01H\x00\x12N\n\x11string_list_value\x18\x05 \x01(\x0b\x32\x31.skiway.flight.SessionOptionValue.StringListValueH\x00\x1a!\n\x0fStringListValue\x12\x0e\n\x06values\x18\x01 \x03(\tB\x0e\n\x0coption_value\"\xca\x01\n\x18SetSessionOptionsRequest\x12T\n\x0fsession_options\x18\x01 \x03(\x0b\x32;.skiway.flight.SetSessionOptionsRequest.SessionOptionsEntry\x1aX\n\x13SessionOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x30\n\x05value\x18\x02 \x01(\x0b\x32!.skiway.flight.SessionOptionValue:\x02\x38\x01\"\xd4\x02\n\x17SetSessionOptionsResult\x12\x42\n\x06\x65rrors\x18\x01 \x03(\x0b\x32\x32.skiway.flight.SetSessionOptionsResult.ErrorsEntry\x1aI\n\x05\x45rror\x12@\n\x05value\x18\x01 \x01(\x0e\x32\x31.skiway.flight.SetSessionOptionsResult.ErrorValue\x1a[\n\x0b\x45rrorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12;\n\x05value\x18\x02 \x01(\x0b\x32,.skiway.flight.SetSessionOptionsResult.Error:\x02\x38\x01\"M\n\nErrorValue\x12\x0f\n\x0bUNSPECIFIED\x10\x00\x12\x10\n\x0cINVALID_NAME\x10\x01\x12\x11\n\rINVALID_VALUE\x10\x02\x12\t\n\x05\x45RROR\x10\x03\"\x1a\n\x18GetSessionOptionsRequest\"\xc8\x01\n\x17GetSessionOptionsResult\x12S\n\x0fsession_options\x18\x01 \x03(\x0b\x32:.skiway.flight.GetSessionOptionsResult.SessionOptionsEntry\x1aX\n\x13SessionOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x30\n\x05value\x18\x02 \x01(\x0b\x32!.skiway.flight.SessionOptionValue:\x02\x38\x01\"\x15\n\x13\x43loseSessionRequest\"\x95\x01\n\x12\x43loseSessionResult\x12\x38\n\x06status\x18\x01 \x01(\x0e\x32(.skiway.flight.CloseSessionResult.Status\"E\n\x06Status\x12\x0f\n\x0bUNSPECIFIED\x10\x00\x12\n\n\x06\x43LOSED\x10\x01\x12\x0b\n\x07\x43LOSING\x10\x02\x12\x11\n\rNOT_CLOSEABLE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'skiway.model.flight_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SETSESSIONOPTIONSREQUEST_SESSIONOPTIONSENTRY']._loaded_options = None
+  _globals['_SETSESSIONOPTIONSREQUEST_SESSIONOPTIONSENTRY']._serialized_options = b'8\001'
+  _globals['_SETSESSIONOPTIONSRESULT_ERRORSENTRY']._loaded_options = None
+  _globals['_SETSESSIONOPTIONSRESULT_ERRORSENTRY']._serialized_options = b'8\001'
+  _globals['_GETSESSIONOPTIONSRESULT_SESSIONOPTIONSENTRY']._loaded_options = None
+  _globals['_GETSESSIONOPTIONSRESULT_SESSIONOPTIONSENTRY']._serialized_options = b'8\001'
   _globals['_HANDSHAKEREQUEST']._serialized_start=44
   _globals['_HANDSHAKEREQUEST']._serialized_end=105
   _globals['_HANDSHAKERESPONSE']._serialized_start=107
@@ -59,4 +65,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FLIGHTINFO']._serialized_end=880
   _globals['_PUTRESULT']._serialized_start=882
   _globals['_PUTRESULT']._serialized_end=915
+  _globals['_SESSIONOPTIONVALUE']._serialized_start=918
+  _globals['_SESSIONOPTIONVALUE']._serialized_end=1162
+  _globals['_SESSIONOPTIONVALUE_STRINGLISTVALUE']._serialized_start=1113
+  _globals['_SESSIONOPTIONVALUE_STRINGLISTVALUE']._serialized_end=1146
+  _globals['_SETSESSIONOPTIONSREQUEST']._serialized_start=1165
+  _globals['_SETSESSIONOPTIONSREQUEST']._serialized_end=1367
+  _globals['_SETSESSIONOPTIONSREQUEST_SESSIONOPTIONSENTRY']._serialized_start=1279
+  _globals['_SETSESSIONOPTIONSREQUEST_SESSIONOPTIONSENTRY']._serialized_end=1367
+  _globals['_SETSESSIONOPTIONSRESULT']._serialized_start=1370
+  _globals['_SETSESSIONOPTIONSRESULT']._serialized_end=1710
+  _globals['_SETSESSIONOPTIONSRESULT_ERROR']._serialized_start=1465
+  _globals['_SETSESSIONOPTIONSRESULT_ERROR']._serialized_end=1538
+  _globals['_SETSESSIONOPTIONSRESULT_ERRORSENTRY']._serialized_start=1540
+  _globals['_SETSESSIONOPTIONSRESULT_ERRORSENTRY']._serialized_end=1631
+  _globals['_SETSESSIONOPTIONSRESULT_ERRORVALUE']._serialized_start=1633
+  _globals['_SETSESSIONOPTIONSRESULT_ERRORVALUE']._serialized_end=1710
+  _globals['_GETSESSIONOPTIONSREQUEST']._serialized_start=1712
+  _globals['_GETSESSIONOPTIONSREQUEST']._serialized_end=1738
+  _globals['_GETSESSIONOPTIONSRESULT']._serialized_start=1741
+  _globals['_GETSESSIONOPTIONSRESULT']._serialized_end=1941
+  _globals['_GETSESSIONOPTIONSRESULT_SESSIONOPTIONSENTRY']._serialized_start=1279
+  _globals['_GETSESSIONOPTIONSRESULT_SESSIONOPTIONSENTRY']._serialized_end=1367
+  _globals['_CLOSESESSIONREQUEST']._serialized_start=1943
+  _globals['_CLOSESESSIONREQUEST']._serialized_end=1964
+  _globals['_CLOSESESSIONRESULT']._serialized_start=1967
+  _globals['_CLOSESESSIONRESULT']._serialized_end=2116
+  _globals['_CLOSESESSIONRESULT_STATUS']._serialized_start=2047
+  _globals['_CLOSESESSIONRESULT_STATUS']._serialized_end=2116
 # @@protoc_insertion_point(module_scope)

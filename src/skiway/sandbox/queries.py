@@ -191,9 +191,12 @@ class QueryProcess:
 
         return stop
 
-    def bind(self, sql: str, values: pa.Table | None) -> BoundQuery:
-        """The query with the values of one row instead of its parameters; with NULL if there are no values."""
-        self._send({"bind": sql}, [] if values is None else [encode_table(values)])
+    def bind(self, sql: str, values: pa.Table | None, types: Sequence[str] = ()) -> BoundQuery:
+        """The query with the values of one row instead of its parameters; with NULL if there are no values.
+
+        Values are cast to `types`, those of the parameters, if that does not change them.
+        """
+        self._send({"bind": sql, "types": list(types)}, [] if values is None else [encode_table(values)])
         kind, payload = self._frame()
         if kind != b"P":
             raise self._error(kind, payload)
@@ -239,13 +242,15 @@ class QueryProcess:
         describe: bool = False,
         plain: bool = False,
         explain: bool = False,
+        parameters: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The columns and the rows of a query.
 
         Names without a catalog are looked up in `default`, a catalog and optionally a schema. Each of `views` may read
         the relations and the views before it. With `describe`, there are no rows, and no file is opened. With `plain`,
         values that have extension types in Arrow, such as BOOLEAN and UUID, are returned in types that every client knows.
-        With `explain`, the only row is DuckDB's plan, and nothing is read but the metadata of files.
+        With `explain`, the only row is DuckDB's plan, and nothing is read but the metadata of files. With `describe` and
+        `parameters`, the rows are the types that DuckDB expects of the parameters, in their order; empty where it cannot tell.
         """
         header: dict[str, Any] = {
             "sql": sql,
@@ -253,6 +258,7 @@ class QueryProcess:
             "describe": describe,
             "plain": plain,
             "explain": explain,
+            "parameters": parameters,
         }
         header["relations"] = []
         header["views"] = [{"name": list(each.name), "sql": each.sql} for each in views]

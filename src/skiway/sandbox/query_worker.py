@@ -1,6 +1,7 @@
 """The process of a query: `python -m skiway.sandbox.query_worker SOCKET MEMORY_BYTES THREADS KEEP_S` serves requests until its input ends.
 
-A request parses a query, replaces its parameters by values, compiles expressions, or runs a query over relations.
+A request parses a query, tells the types of its parameters or replaces them by values, compiles expressions, or runs a query over
+relations.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from skiway.sandbox.databases import Databases
+from skiway.sandbox.parameters import parameter_types, with_values
 from skiway.sandbox.processes import KEPT, READY, SEND_FILES, decode_table, exactly, read_message, write_frame
 from skiway.sandbox.syntax import (
     Refused,
@@ -25,7 +27,6 @@ from skiway.sandbox.syntax import (
     parsed_query,
     type_ids,
     type_with,
-    with_values,
 )
 from skiway.sandbox.worker import NO_MEMORY, REQUEST_BYTES, end_with_server, limit_process, run_worker, shown_error
 
@@ -43,9 +44,16 @@ _CONVERTED_IF_PLAIN: Final = {
     "bit": "VARCHAR",
     "hugeint": "DECIMAL(38,0)",
     "time with time zone": "VARCHAR",
+    "ubigint": "DECIMAL(20,0)",
     "uhugeint": "DECIMAL(38,0)",
+    "uinteger": "BIGINT",
+    "usmallint": "INTEGER",
+    "utinyint": "SMALLINT",
 }
-"""Without these casts, DuckDB would send other values: times without their offset, and digits that do not fit."""
+"""Without these casts, clients would get other values: times without their offset, and digits that do not fit.
+
+Such as the driver for JDBC: it returns the largest unsigned numbers as -1.
+"""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -76,7 +84,9 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
         if "parse" in header:
             found: Any = parsed_query(databases.parser, header["parse"], header["prefix"])
         elif "bind" in header:
-            found = with_values(databases.parser, header["bind"], decode_table(parts[0]) if parts else None)
+            found = with_values(
+                databases.parser, header["bind"], decode_table(parts[0]) if parts else None, header["types"]
+            )
         elif "expressions" in header:
             found = compiled_expressions(databases.parser, header["expressions"], header["claims"])
         else:
@@ -96,7 +106,13 @@ def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes]
     """Send the columns and the rows of a query."""
     if header["describe"]:
         with databases.describing(header, parts) as database:
-            _send_rows(_sendable(database.sql(header["sql"]).limit(0), plain=header["plain"]), responses)
+            if header["parameters"]:
+                relation = database.from_arrow(
+                    pa.table({"type": pa.array(parameter_types(database, header["sql"]), pa.string())})
+                )
+            else:
+                relation = _sendable(database.sql(header["sql"]).limit(0), plain=header["plain"])
+            _send_rows(relation, responses)
     else:
         write_frame(responses, KEPT if databases.has_kept(header) else SEND_FILES, b"")
         with databases.used(header, parts) as database:

@@ -1,6 +1,6 @@
 """SQL as syntax trees, which DuckDB itself makes and turns into text again: queries, and expressions over the columns of one row.
 
-Of a query, the tree shows which tables it names, and its parameters become values. An expression, such as the condition or the mask of a
+Of a query, the tree shows which tables it names. An expression, such as the condition or the mask of a
 policy, may read columns and constants, and call scalar functions. DuckDB parses the text, and DuckDB writes the checked tree as
 SQL again, so no part of the original text reaches a query. `caller('name')` is replaced in the tree by a constant.
 """
@@ -13,7 +13,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
-import pyarrow as pa
 
 if TYPE_CHECKING:
     from duckdb.sqltypes import DuckDBPyType  # which DuckDB 1.4.0 lacks
@@ -105,9 +104,6 @@ _TABLE_FUNCTIONS: Final = frozenset(
 """The table functions that a query may call: they read nothing but their arguments."""
 
 
-_MAX_PARAMETERS: Final = 1000
-
-
 class Refused(Exception):
     """The text is not a query that may run here, or not an expression that may be used."""
 
@@ -122,12 +118,12 @@ def _tree(
     return tree
 
 
-def _expression_tree(database: duckdb.DuckDBPyConnection, text: str) -> Any:
+def expression_tree(database: duckdb.DuckDBPyConnection, text: str) -> Any:
     """The syntax tree of an expression."""
     return _tree(database, f"SELECT {text}")["statements"][0]["node"]["select_list"][0]
 
 
-def _text_of(database: duckdb.DuckDBPyConnection, tree: Mapping[str, Any]) -> str:
+def text_of(database: duckdb.DuckDBPyConnection, tree: Mapping[str, Any]) -> str:
     """A syntax tree as SQL."""
     return single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree))
 
@@ -135,9 +131,10 @@ def _text_of(database: duckdb.DuckDBPyConnection, tree: Mapping[str, Any]) -> st
 def parsed_query(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> dict[str, Any]:
     """The tables that a query names, with the points in time that it reads, and the query with a name for each of these.
 
-    These names begin with `prefix`.
+    These names begin with `prefix`. Tables of the information schema get such names, too. SHOW TABLES and the like become queries.
     """
-    tree = _query_tree(database, sql)
+    tree = query_tree(database, sql)
+    shows = _list_tables(database, tree)
     for node in nodes(tree):
         if node.get("type") == "TABLE_FUNCTION":
             name = str(node.get("function", {}).get("function_name", "")).lower()
@@ -152,19 +149,61 @@ def parsed_query(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> 
                 "name": [node.get("catalog_name") or "", node.get("schema_name") or "", node["table_name"]],
                 "is_defined": is_defined,
             }
+            is_standard = str(node.get("schema_name")).lower() == INFORMATION_SCHEMA  # where DuckDB creates no views
             if node.get("at_clause"):
                 found |= {"unit": node["at_clause"]["unit"], "value": _value(database, node["at_clause"]["expr"])}
+            if node.get("at_clause") or is_standard:
                 node["alias"] = node.get("alias") or node["table_name"]
                 node["at_clause"] = None
                 found["as"] = node["table_name"] = f"{prefix} {len(tables)}"
                 node["catalog_name"], node["schema_name"] = "memory", "main"
             tables.append(found)
-    rewritten = any("as" in each for each in tables)
-    text = _text_of(database, tree) if rewritten else sql
+    rewritten = shows or any("as" in each for each in tables)
+    text = text_of(database, tree) if rewritten else sql
     return {"tables": tables, "sql": text}
 
 
-def _query_tree(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
+INFORMATION_SCHEMA: Final = "information_schema"
+
+_LISTED: Final = {
+    "databases": "SELECT DISTINCT catalog_name AS database_name FROM information_schema.schemata ORDER BY ALL",
+    "schemas": """SELECT catalog_name AS database_name, schema_name,
+        catalog_name = current_database() AND schema_name = current_schema() AS current
+        FROM information_schema.schemata ORDER BY ALL""",
+    "tables": """SELECT concat_ws('.', CASE current_database() WHEN 'memory' THEN table_catalog END,
+        CASE current_schema() WHEN 'main' THEN table_schema END, table_name) AS name FROM information_schema.tables
+        WHERE current_database() IN ('memory', table_catalog)
+        AND CASE current_schema() WHEN 'main' THEN table_type <> 'SYSTEM TABLE' ELSE lower(table_schema) = lower(current_schema()) END
+        ORDER BY ALL""",
+    "__show_tables_expanded": """SELECT table_catalog AS database, table_schema AS schema, table_name AS name,
+        list(column_name ORDER BY ordinal_position) AS column_names,
+        list(data_type ORDER BY ordinal_position) AS column_types, false AS temporary
+        FROM information_schema.columns WHERE table_schema <> 'skiway' GROUP BY ALL ORDER BY ALL""",
+}
+"""What SHOW lists. Without a schema, as at the beginning of a session, `current_schema()` is `main`."""
+
+
+def _list_tables(database: duckdb.DuckDBPyConnection, tree: Any) -> bool:
+    """Replace SHOW TABLES and the like in a tree by queries of the information schema; whether there were any."""
+    shown = [node for node in nodes(tree) if node.get("type") == "SHOW_REF" and not node.get("query")]
+    for node in shown:
+        listed = _LISTED.get(str(node["table_name"]).strip('"'))
+        if node["show_type"] == "SHOW_FROM":
+            catalog, schema = literal(node["catalog_name"]), literal(node["schema_name"])
+            listed = f"""SELECT table_name AS name FROM information_schema.tables
+                WHERE lower(table_schema) = lower({schema})
+                AND lower(table_catalog) = lower(coalesce(nullif({catalog}, ''), current_database())) ORDER BY ALL"""  # noqa: S608
+        if listed is None:
+            raise Refused(
+                f"SHOW {node['table_name']} cannot be used here: settings of the server are in skiway.settings"
+            )
+        query = _tree(database, f"SELECT * FROM ({listed})")  # noqa: S608 - quoted
+        node.clear()
+        node.update(query["statements"][0]["node"]["from_table"])
+    return bool(shown)
+
+
+def query_tree(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
     """The syntax tree of a text that is exactly one query."""
     statements = database.extract_statements(sql)
     if len(statements) != 1:
@@ -180,64 +219,13 @@ def _query_tree(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]
         raise
 
 
-def with_values(database: duckdb.DuckDBPyConnection, sql: str, row: pa.Table | None) -> dict[str, Any]:
-    """The query with constants instead of its parameters, and their names. Without a row, all values are NULL.
-
-    The columns of the row are matched by name if they have the names of the parameters, else by position.
-    """
-    tree = _query_tree(database, sql)
-    found = [(str(node["identifier"]), node) for node in nodes(tree) if node.get("class") == "PARAMETER"]
-    names = sorted({name for name, _ in found}, key=_position)
-    if len(names) > _MAX_PARAMETERS:
-        raise Refused(
-            f"the query has {len(names)} parameters, the maximum is {_MAX_PARAMETERS}: put the values into a table, and join it"
-        )
-    if not names and row is None:
-        return {"sql": sql, "parameters": []}
-    columns: Sequence[str] = names if row is None else row.column_names
-    if len(columns) != len(names):
-        raise Refused(f"the query has {len(names)} parameters, but {len(columns)} values were bound: bind one for each")
-    if row is not None and row.num_rows != 1:
-        raise Refused(f"{row.num_rows} rows of parameters were bound: a query takes exactly one")
-    by_name = len(set(columns)) == len(names) and set(columns) == set(names)
-    values = {
-        name: _expression_tree(
-            database, "NULL" if row is None else _constant_sql(database, row.column(name if by_name else number))
-        )
-        for number, name in enumerate(names)
-    }
-    columns_of_queries = {id(each) for node in nodes(tree) for each in node.get("select_list") or ()}
-    for name, node in found:
-        shown = node["alias"] or (f"${name}" if id(node) in columns_of_queries else "")  # DuckDB's own name
-        node.clear()
-        node.update(values[name], alias=shown)
-    return {"sql": _text_of(database, tree), "parameters": names}
-
-
-def _position(name: str) -> tuple[int, int, str]:
-    """The order of parameters: numbers first."""
-    return (0, int(name), "") if name.isdecimal() else (1, 0, name)
-
-
-def _constant_sql(database: duckdb.DuckDBPyConnection, column: pa.ChunkedArray) -> str:
-    """The value in a column of one row, as an expression."""
-    shown = database.from_arrow(pa.table({"value": column})).project("CAST(value AS VARCHAR), typeof(value)").fetchone()
-    assert shown is not None
-    text, kind = shown
-    if text is None:
-        return "NULL" if kind == '"NULL"' else f"CAST(NULL AS {kind})"
-    if "\0" in text:
-        raise Refused("a parameter has the character NUL, which no query can contain: encode it, or bind a BLOB")
-    return f"CAST({literal(text)} AS {kind})"
-
-
 def _value(database: duckdb.DuckDBPyConnection, expression: Any) -> str:
     """The value of a constant expression, as text."""
     if any(node.get("class") == "SUBQUERY" for node in nodes(expression)):
         raise Refused("AT needs a constant, such as VERSION => 5: it cannot contain a query")
     template = _tree(database, "SELECT 1")
     template["statements"][0]["node"]["select_list"] = [expression]
-    return single_value(database, f"SELECT CAST(({_text_of(database, template)}) AS VARCHAR)")
+    return single_value(database, f"SELECT CAST(({text_of(database, template)}) AS VARCHAR)")
 
 
 _CALLER: Final = "caller"
@@ -285,7 +273,7 @@ def _compiled_expression(database: duckdb.DuckDBPyConnection, text: str, claims:
     _check_expression(database, expression)
     columns = sorted(_columns(expression) - _parameters(expression))
     node["select_list"] = [_with_claims(database, expression, claims)]
-    written = _text_of(database, tree)
+    written = text_of(database, tree)
     return {"sql": written.removeprefix("SELECT "), "columns": columns}
 
 
@@ -338,18 +326,18 @@ def _constant_tree(database: duckdb.DuckDBPyConnection, value: Any) -> Any:
     """The tree of a constant: a text, a number, a truth value, a list of texts, or NULL."""
     match value:
         case None:
-            return _expression_tree(database, "NULL")
+            return expression_tree(database, "NULL")
         case bool():
-            return _expression_tree(database, "TRUE" if value else "FALSE")
+            return expression_tree(database, "TRUE" if value else "FALSE")
         case list():
-            made = _expression_tree(database, "CAST(list_value('') AS VARCHAR[])")
+            made = expression_tree(database, "CAST(list_value('') AS VARCHAR[])")
             made["child"]["children"] = [_constant_tree(database, str(each)) for each in value]
             return made
         case int() | float():
-            made = _expression_tree(database, "CAST('' AS BIGINT)" if isinstance(value, int) else "CAST('' AS DOUBLE)")
+            made = expression_tree(database, "CAST('' AS BIGINT)" if isinstance(value, int) else "CAST('' AS DOUBLE)")
             made["child"]["value"]["value"] = str(value)
             return made
-    made = _expression_tree(database, "''")
+    made = expression_tree(database, "''")
     made["value"]["value"] = str(value)
     return made
 

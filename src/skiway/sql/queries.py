@@ -146,12 +146,24 @@ class QueryEngine:
             _, rows = self._run(process, query, *self._resolved(process, query, plan=True), explain=True)
             return "".join(str(text) for batch in rows for text in batch.column("plan").to_pylist())
 
-    def bound(self, sql: str, values: pa.Table | None = None, *, owner: str = "") -> BoundQuery:
-        """A query with the values of one row instead of its parameters; with NULL if there are no values."""
+    def parameters(self, query: Query) -> list[str]:
+        """The types that DuckDB expects of the parameters of a query, in their order; empty where it cannot tell."""
+        with self._started(query) as process:
+            found = self._resolved(process, query, plan=False)
+            _, rows = self._run(process, query, *found, describe=True, parameters=True)
+            return [str(kind) for batch in rows for kind in batch.column("type").to_pylist()]
+
+    def bound(
+        self, sql: str, values: pa.Table | None = None, types: Sequence[str] = (), *, owner: str = ""
+    ) -> BoundQuery:
+        """A query with the values of one row instead of its parameters; with NULL if there are no values.
+
+        Values are cast to `types`, those of the parameters, if that does not change them.
+        """
         size = 0 if values is None else values.nbytes
         require_at_most(MAX_PARAMETERS, size, "the parameters have {} bytes", remedy=_SMALLER, key="sql.too_large")
         with self._start(sql, owner) as process:
-            bound = process.bind(sql, values)
+            bound = process.bind(sql, values, types)
         _check_size(bound.sql)
         return bound
 
@@ -198,6 +210,7 @@ class QueryEngine:
         *,
         describe: bool = False,
         explain: bool = False,
+        parameters: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         before = _is_inside.set(True)  # for the scans, which the process starts
         try:
@@ -209,6 +222,7 @@ class QueryEngine:
                 describe=describe,
                 plain=query.plain,
                 explain=explain,
+                parameters=parameters,
             )
         finally:
             _is_inside.reset(before)

@@ -61,7 +61,7 @@ class RowCount:
 
 def row_count(sql: str) -> RowCount | None:
     """What a query counts, if it counts all rows of one table."""
-    return _row_count(sql) if len(sql) <= _MAX_PARSED else None
+    return _row_count(sql) if len(sql) <= _MAX_PARSED and "count" in sql.lower() else None
 
 
 @lru_cache(maxsize=2000)
