@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
-
-from sqlglot import exp
 
 from skiway.client import AirportClient
 from skiway.client.connection import split_url
 from skiway.duckdb.engine import Engine, Result, split_statements
 from skiway.duckdb.parameters import Parameters, with_parameters
-from skiway.duckdb.rewriting import parse
+from skiway.duckdb.rewriting import variables
 from skiway.duckdb.session import Session
 from skiway.duckdb.statements import execute
 from skiway.errors import InvalidArgument
@@ -95,10 +93,10 @@ class LakeConnection:
                 self._rows = iter(self._relation.fetchall())
         return self._rows
 
-    def _run(self, query: str, parameters: Parameters | None, caller: FrameType | None) -> DuckDBPyRelation | None:
+    def _run(self, query: str, parameters: Parameters | None, caller: FrameType) -> DuckDBPyRelation | None:
         result: Result | None = None
         for statement in split_statements(with_parameters(query, parameters)):
-            self._session.variables = _variables(statement.text, caller)
+            self._session.variables = variables(statement.text, caller)
             result = execute(self._session, statement)
         if result is None:
             raise InvalidArgument("there is no statement to run")
@@ -119,15 +117,3 @@ class LakeConnection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _variables(text: str, caller: FrameType | None) -> Mapping[str, Any]:
-    """Return the variables of the caller that have the name of a table."""
-    if caller is None:
-        return {}
-    known = {**caller.f_globals, **caller.f_locals}
-    try:
-        tables = [each for each in parse(text).find_all(exp.Table) if not each.db]
-    except InvalidArgument:
-        return {}
-    return {each.name: known[each.name] for each in tables if each.name in known}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from itertools import chain, count
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -15,12 +14,12 @@ from sqlglot import exp
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client import Rows
 from skiway.duckdb.engine import INTERRUPTED, Answer, Engine, arrow_reader, quoted
-from skiway.duckdb.rewriting import has_position, parse, position, pushdown_limit, with_replacements
-from skiway.duckdb.scans import FunctionCall, LakeScan, Source
+from skiway.duckdb.references import References, Replacement
+from skiway.duckdb.rewriting import parse, with_replacements
+from skiway.duckdb.scans import Source
 from skiway.duckdb.views import LakeName, LakeViews
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.causes import suggestion
-from skiway.sql.pushdown import pushdown_filter
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient
@@ -60,7 +59,7 @@ class Session:
         self.variables: Mapping[str, Any] = {}
         """Objects of the caller that a statement may read by their names."""
         self._row_ids_of: LakeName | None = None
-        self._numbers = count()
+        self._references = References(self.engine)
 
     # -- statements -----------------------------------------------------------------------------------------------
 
@@ -238,57 +237,20 @@ class Session:
         names = [self.name(node) for node in nodes]
         for catalog in {name.catalog for name in names} - ({self.catalog} if self.schema is not None else set()):
             self.refresh(self.client(catalog))
-        replaced: list[tuple[int, int, str]] = []
-        qualified = any(column.args.get("db") for column in statement.find_all(exp.Column))
+        replaced: list[Replacement] = []
         for node, name in zip(nodes, names, strict=True):
             client = self.client(name.catalog)
             source = Source(client, self.table(client, name), row_ids=name == self._row_ids_of)
-            if node.args.get("when"):
-                replaced.append(self._scan(node, self._at(node, source), text))
-                continue
-            self.engine.attach(name.catalog)
-            self._views.show(name, source)
-            if not qualified and has_position(node):
-                where = pushdown_filter(statement, node, source.schema)
-                limit = pushdown_limit(statement, node, where)
-                if where is not None or limit is not None:
-                    replaced.append(self._scan(node, replace(source, where=where, limit=limit), text))
-        replaced += [self._scan(node, self._call(node), text) for node in self.lake_functions(statement)]
+            if not node.args.get("when"):
+                self.engine.attach(name.catalog)
+                self._views.show(name, source)
+            if (found := self._references.table(statement, node, source, text)) is not None:
+                replaced.append(found)
+        for node in self.lake_functions(statement):
+            client = self.client(node.catalog or self.catalog)
+            self.refresh(client)
+            replaced.append(self._references.call(node, client, text))
         return with_replacements(text, replaced)
-
-    def _scan(self, node: exp.Table, source: Source | FunctionCall, text: str) -> tuple[int, int, str]:
-        """Return what replaces a table in the text of a statement: a scan, as a variable that DuckDB finds by its name."""
-        scan = f"skiway_scan_{next(self._numbers)}"
-        self.engine.scope[scan] = LakeScan(source, self.engine.failures)
-        alias = "" if node.args.get("alias") else f" AS {quoted(node.name or node.this.name)}"
-        return (*position(node, text), f"(SELECT {source.sql} FROM {scan}){alias}")  # noqa: S608 - all quoted
-
-    def _call(self, node: exp.Table) -> FunctionCall:
-        """Return the call of a function of the lake. DuckDB evaluates the arguments, which are constants."""
-        arguments: list[Any] = []
-        named: dict[str, Any] = {}
-        for each in node.this.expressions:
-            is_named = isinstance(each, exp.Kwarg | exp.PropertyEQ | exp.EQ)
-            value = each.expression if is_named else each
-            with self.errors():
-                row = self.engine.arrow_table(f"SELECT {value.sql('duckdb')}")
-            if is_named:
-                named[each.this.name] = row.column(0)[0]
-            else:
-                arguments.append(row.column(0)[0])
-        client = self.client(node.catalog or self.catalog)
-        self.refresh(client)
-        return FunctionCall.bind(client, (node.db, node.this.name), arguments, named)
-
-    def _at(self, node: exp.Table, source: Source) -> Source:
-        """Return the source of `table AT (…)`, since DuckDB supports AT for its own tables only."""
-        when = node.args["when"]
-        with self.errors():
-            query = f"SELECT CAST(({when.expression.sql('duckdb')}) AS VARCHAR)"
-            moment = self.duckdb.execute(query).fetchall()
-        at = {"at_version" if when.args["kind"].upper() == "VERSION" else "at_timestamp": str(moment[0][0])}
-        then = source.client.bind((source.table.schema_name, source.table.name), **at).table
-        return replace(source, table=then, at=at)
 
     @contextmanager
     def row_ids(self, name: LakeName) -> Iterator[None]:

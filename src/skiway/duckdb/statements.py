@@ -18,7 +18,7 @@ from skiway.client import Written
 from skiway.client.metastore.calls import segments
 from skiway.duckdb.definitions import define
 from skiway.duckdb.engine import Answer, Result, Statement, count_rows, quoted, split_statements
-from skiway.duckdb.rewriting import parse
+from skiway.duckdb.rewriting import called, explained, parse
 from skiway.duckdb.scans import ROWID
 from skiway.duckdb.session import Session
 from skiway.duckdb.views import sql_name
@@ -162,8 +162,6 @@ PARTICIPLES: Final = {"insert": "inserted", "update": "updated", "delete": "dele
 READS: Final = (exp.Query, exp.Values, exp.Describe, exp.Summarize, exp.Copy, exp.Pivot)
 LOCAL: Final = ("SET", "VARIABLE_SET", "PRAGMA", "LOAD", "CALL", "ATTACH", "DETACH")
 """Statements about this session, which DuckDB runs on its own."""
-CALL: Final = re.compile(r"CALL\b", re.IGNORECASE)
-EXPLAIN: Final = re.compile(r"EXPLAIN\b\s*(ANALYZE\b)?\s*(\([^)]*\))?\s*", re.IGNORECASE)
 SHOW: Final = re.compile(r"(SHOW|DESCRIBE|DESC)\b\s*(.*)", re.IGNORECASE | re.DOTALL)
 SEARCH_PATH: Final = re.compile(r"(SET|RESET)\s+((SESSION|GLOBAL|LOCAL)\s+)?(search_path|schema)\b", re.IGNORECASE)
 
@@ -200,7 +198,7 @@ def execute(session: Session, given: Statement) -> Result:
 
 def _call(session: Session, given: Statement) -> Result | None:
     """CALL of a function of the lake, which runs at once; None if it is a function of DuckDB."""
-    text = CALL.sub("FROM ", given.text, count=1)
+    text = called(given)
     statement = parse(text)
     if not session.lake_functions(statement):
         return None
@@ -259,14 +257,11 @@ def _has_schema(session: Session, name: str) -> bool:
 
 def _explain(session: Session, given: Statement) -> Result:
     """EXPLAIN of a query; statements that change tables run on the server."""
-    query = EXPLAIN.sub("", given.text, count=1)
+    prefix, query = explained(given)
     inner = parse(query)
     if not isinstance(inner, exp.Query | exp.Describe | exp.Summarize | exp.Pivot):
         raise Unsupported("EXPLAIN is for queries only: statements that change tables run on the server")
-    bound = session.bind(inner, query)
-    prefix = EXPLAIN.match(given.text)
-    assert prefix is not None
-    return Result("explain", session.engine.fetch(f"{prefix[0]}{bound}"))
+    return Result("explain", session.engine.fetch(prefix + session.bind(inner, query)))
 
 
 def _show_or_describe(session: Session, shown: re.Match[str]) -> Result:
