@@ -81,6 +81,18 @@ def split_statements(text: str) -> list[Statement]:
     return statements
 
 
+def is_complete(text: str) -> bool:
+    """Whether text ends with a complete statement: a semicolon in a string or a comment does not end it."""
+    text = text.strip()
+    if not text or not text.endswith(";"):
+        return not text
+    try:
+        split_statements(text)
+    except InvalidArgument as error:
+        return "unterminated" not in error.message
+    return True
+
+
 def _parts(text: str) -> Iterator[str]:
     """Yield the text between semicolons, without comments at its beginning."""
     data = text.encode()

@@ -94,7 +94,7 @@ def _table_names(session: Session, place: str | None) -> list[str]:
     found = []
     for each in session.listed(catalog):
         if schema is None:
-            found += [f"{_name(each.name)}.{_name(table.name)}" for table in each.tables]
+            found += [f"{shown_name(each.name)}.{shown_name(table.name)}" for table in each.tables]
         elif each.name.lower() == schema.lower():
             found += [table.name for table in each.tables]
     return sorted([*local, *found])
@@ -102,7 +102,7 @@ def _table_names(session: Session, place: str | None) -> list[str]:
 
 def _all_tables(session: Session) -> Answer:
     rows = [(schema, table) for schema in session.listed(session.catalog) for table in schema.tables]
-    fields = [_columns(table) for _, table in rows]
+    fields = [shown_columns(table) for _, table in rows]
     return _answer(
         session,
         {
@@ -133,16 +133,19 @@ def _definitions(session: Session, name: str | None) -> Iterator[str]:
 
 def _definition(catalog: str, table: Table) -> str:
     columns = ", ".join(
-        f"{_name(field.name)} {duckdb_type(field)}{'' if field.nullable else ' NOT NULL'}" for field in _columns(table)
+        f"{shown_name(field.name)} {duckdb_type(field)}{'' if field.nullable else ' NOT NULL'}"
+        for field in shown_columns(table)
     )
-    return f"CREATE TABLE {_name(catalog)}.{_name(table.schema_name)}.{_name(table.name)} ({columns});"
+    return f"CREATE TABLE {shown_name(catalog)}.{shown_name(table.schema_name)}.{shown_name(table.name)} ({columns});"
 
 
-def _columns(table: Table) -> Sequence[pa.Field]:
+def shown_columns(table: Table) -> Sequence[pa.Field]:
+    """Return the columns of a table without the one for row ids."""
     return [field for position, field in enumerate(table.schema) if position != table.rowid]
 
 
-def _name(name: str) -> str:
+def shown_name(name: str) -> str:
+    """Return a name as SQL needs it."""
     return name if PLAIN.fullmatch(name) else quoted(name)
 
 
