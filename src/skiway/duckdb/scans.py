@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from skiway.client.airport.calls import Table
 
 ROWID: Final = "rowid"
+STREAMS: Final = 4
+"""How many parts of a scan are read at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Source:
         both = parts[0] & parts[1] if len(parts) == 2 else next(iter(parts), None)
         name = (self.table.schema_name, self.table.name)
         at: dict[str, Any] = self.at
-        return self.client.scan(name, columns=columns, where=both, limit=self.limit, **at)
+        return self.client.scan(name, columns=columns, where=both, limit=self.limit, streams=STREAMS, **at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,17 +129,19 @@ class AirportClient(Definitions):
         at_timestamp: object | None = None,
         limit: int | None = None,
         plan: bool = False,
+        streams: int = 1,
     ) -> Rows:
         """Stream the rows of a table: the given columns, the rows that match `where`, as of a version or time.
 
-        After `limit` rows the call is cancelled, so that the server stops reading.
+        After `limit` rows the call is cancelled, so that the server stops reading. Otherwise, up to `streams` threads read the parts of
+        a large scan, and its rows are in no order.
 
         Build `where` with `col()`. A string is sent unchanged as DuckDB's filter JSON and is not applied again by the
         client, so the result may have more rows. `plan=True` first requests statistics of the columns, as DuckDB does for
         its optimizer.
         """
         bound = self.bind(table, columns=columns, where=where, at_version=at_version, at_timestamp=at_timestamp)
-        return (bound.plan() if plan else bound).read(limit=limit)
+        return (bound.plan() if plan else bound).read(limit=limit, streams=streams)
 
     def count(self, table: TableName, *, where: Where = None) -> int:
         """Return the number of rows of a table, or of those that match `where`."""
