@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Self
 
 from sqlglot import exp
@@ -38,7 +39,7 @@ def attach(
     They are views in a database called `alias`, or like the catalog. `location`, `token` and `tls` are those of `AirportClient`. Like all
     registered objects, the tables cannot be read from cursors of the connection.
     """
-    client = AirportClient(location, catalog, token=token, tls=tls)
+    client = AirportClient(location, catalog, token=token, tls=tls, brief=True)
     try:
         return AttachedLake(connection, client, alias or catalog)
     except BaseException:
@@ -74,12 +75,11 @@ class AttachedLake:
         if not statements:
             raise InvalidArgument("there is no statement to run")
         for given in statements:
-            self._engine.scope = dict(variables(given.text, sys._getframe(1)))
-            relation = self._run(given)
+            relation = self._run(given, sys._getframe(1))
         return relation
 
-    def _run(self, given: Statement) -> duckdb.DuckDBPyRelation | None:
-        text = self._bound(given)
+    def _run(self, given: Statement, caller: FrameType) -> duckdb.DuckDBPyRelation | None:
+        text = self._bound(given, caller)
         if given.kind == "SELECT" and given.word != "PRAGMA":
             return self._engine.query(text).relation
         if given.kind in ("CALL", "EXPLAIN"):
@@ -93,13 +93,14 @@ class AttachedLake:
         [(database, schema)] = self._engine.duckdb.execute("SELECT current_database(), current_schema()").fetchall()
         return database, schema
 
-    def _bound(self, given: Statement) -> str:
+    def _bound(self, given: Statement, caller: FrameType) -> str:
         """Return the text of a statement, in which scans replace what views of the lake cannot do."""
         prefix, text = explained(given) if given.kind == "EXPLAIN" else ("", called(given))
         try:
             statement = parse(text)
         except InvalidArgument:
             return given.text  # DuckDB says what is wrong with it
+        self._engine.scope = variables(statement, caller)
         database, schema = self._place()
         is_kept = isinstance(statement, exp.Create) and str(statement.args["kind"]).upper() != "TABLE"
         replaced = []

@@ -11,7 +11,6 @@ from skiway.client import AirportClient
 from skiway.client.connection import split_url
 from skiway.duckdb.engine import Engine, Result, split_statements
 from skiway.duckdb.parameters import Parameters, with_parameters
-from skiway.duckdb.rewriting import variables
 from skiway.duckdb.session import Session
 from skiway.duckdb.statements import execute
 from skiway.errors import InvalidArgument
@@ -46,7 +45,7 @@ class LakeConnection:
 
     def __init__(self, address: str, catalog: str, *, token: Token, tls: TlsOptions | None) -> None:
         def open_client(name: str) -> AirportClient:
-            return AirportClient(address, name, token=token, tls=tls)
+            return AirportClient(address, name, token=token, tls=tls, brief=True)
 
         self._session = Session(open_client, self.catalogs, catalog=catalog, engine=Engine(catalog))
         self._relation: DuckDBPyRelation | None = None
@@ -95,9 +94,12 @@ class LakeConnection:
 
     def _run(self, query: str, parameters: Parameters | None, caller: FrameType) -> DuckDBPyRelation | None:
         result: Result | None = None
-        for statement in split_statements(with_parameters(query, parameters)):
-            self._session.variables = variables(statement.text, caller)
-            result = execute(self._session, statement)
+        self._session.caller = caller
+        try:
+            for statement in split_statements(with_parameters(query, parameters)):
+                result = execute(self._session, statement)
+        finally:
+            self._session.caller = None
         if result is None:
             raise InvalidArgument("there is no statement to run")
         if result.answer is not None:

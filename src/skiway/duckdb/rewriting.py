@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Final
 
@@ -51,14 +51,13 @@ def explained(given: Statement) -> tuple[str, str]:
     return prefix[0], given.text[prefix.end() :]
 
 
-def variables(text: str, caller: FrameType) -> Mapping[str, Any]:
+def variables(statement: exp.Expr, caller: FrameType | None) -> dict[str, Any]:
     """Return the variables of the caller that have the name of a table."""
-    known = {**caller.f_globals, **caller.f_locals}
-    try:
-        tables = [each for each in parse(text).find_all(exp.Table) if not each.db]
-    except InvalidArgument:
+    if caller is None:
         return {}
-    return {each.name: known[each.name] for each in tables if each.name in known}
+    known = {**caller.f_globals, **caller.f_locals}
+    names = {each.name for each in statement.find_all(exp.Table) if not each.db}
+    return {name: known[name] for name in names if name in known}
 
 
 def position(table: exp.Table, text: str) -> tuple[int, int]:

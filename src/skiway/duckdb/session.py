@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 from sqlglot import exp
@@ -15,7 +15,7 @@ from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client import Rows
 from skiway.duckdb.engine import INTERRUPTED, Answer, Engine, arrow_reader, quoted
 from skiway.duckdb.references import References, Replacement
-from skiway.duckdb.rewriting import parse, with_replacements
+from skiway.duckdb.rewriting import parse, variables, with_replacements
 from skiway.duckdb.scans import Source
 from skiway.duckdb.views import LakeName, LakeViews
 from skiway.errors import InvalidArgument, NotFound
@@ -56,8 +56,8 @@ class Session:
         self._open_client, self._catalog_names = open_client, catalog_names
         self._clients: dict[str, AirportClient] = {}
         self._views = LakeViews(self.duckdb, self.engine.failures)
-        self.variables: Mapping[str, Any] = {}
-        """Objects of the caller that a statement may read by their names."""
+        self.caller: FrameType | None = None
+        """Where the caller's objects are that a statement may read by their names."""
         self._row_ids_of: LakeName | None = None
         self._references = References(self.engine)
 
@@ -125,7 +125,7 @@ class Session:
         """Reload the listing of a catalog; raise `NotFound` if the catalog does not exist."""
         client.reload()
         try:
-            client.schemas()
+            client.schema_names()
         except NotFound as error:
             hint = suggestion(client.catalog, self._catalog_names())
             raise NotFound("; ".join(filter(None, [f"catalog {client.catalog} does not exist", hint]))) from error
@@ -173,8 +173,10 @@ class Session:
 
     def is_local_database(self, name: str) -> bool:
         """Whether DuckDB has a database of this name that is no catalog of the lake."""
+        if name.lower() in self.engine.catalogs:
+            return False
         found = self.duckdb.execute("SELECT lower(database_name) FROM duckdb_databases()").fetchall()
-        return name.lower() in {each for (each,) in found} - self.engine.catalogs
+        return (name.lower(),) in found
 
     def lake_tables(self, statement: exp.Expr) -> list[exp.Table]:
         """Return the tables of the lake that a statement reads, unlike files, CTEs and local tables."""
@@ -196,9 +198,11 @@ class Session:
             return True
         if self.schema is None:
             return False
-        schema = self.schema.lower()  # a CTE of the same name hides the table; then the view is created in vain
-        listed = next((each for each in self.client(self.catalog).schemas() if each.name.lower() == schema), None)
-        return listed is not None and node.name.lower() in {each.name.lower() for each in listed.tables}
+        try:  # a CTE of the same name hides the table; then the view is created in vain
+            self.client(self.catalog).table((self.schema, node.name))
+        except NotFound:
+            return False
+        return True
 
     def use(self, catalog: str, schema: str | None) -> None:
         """Make a catalog, or a schema of it, the place of names without them."""
@@ -207,7 +211,7 @@ class Session:
         client = self.client(catalog)
         self.refresh(client)
         if schema is not None:
-            known = [each.name for each in client.schemas()]
+            known = client.schema_names()
             if schema.lower() not in map(str.lower, known):
                 hint = suggestion(schema, known)
                 raise NotFound("; ".join(filter(None, [f"schema {catalog}.{schema} does not exist", hint])))
@@ -230,7 +234,7 @@ class Session:
         if text is None:
             text = statement.sql("duckdb")
             statement = parse(text)  # for the positions of names
-        self.engine.scope = dict(self.variables)
+        self.engine.scope = variables(statement, self.caller)
         if self.schema is not None:
             self.refresh(self.client(self.catalog))
         nodes = self.lake_tables(statement)

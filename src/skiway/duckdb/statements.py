@@ -255,7 +255,7 @@ def _use(session: Session, given: Statement) -> Result:
 def _has_schema(session: Session, name: str) -> bool:
     client = session.client(session.catalog)
     session.refresh(client)
-    return name.lower() in {each.name.lower() for each in client.schemas()}
+    return name.lower() in map(str.lower, client.schema_names())
 
 
 def _explain(session: Session, given: Statement) -> Result:
@@ -344,8 +344,12 @@ def _insert(session: Session, statement: exp.Insert) -> Result:
     if statement.args.get("with_"):
         rows.set("with_", statement.args["with_"])
     table = session.table(client, name)
-    given = [column for column, _ in session.describe(rows)]
-    wanted = given if statement.args.get("by_name") else named or table.columns
+    by_name = bool(statement.args.get("by_name"))
+    if isinstance(rows, exp.Values) and not by_name:
+        given = [each.sql("duckdb") for each in rows.expressions[0].expressions]
+    else:
+        given = [column for column, _ in session.describe(rows)]
+    wanted = given if by_name else named or table.columns
     if len(wanted) != len(given):
         raise InvalidArgument(
             f"INSERT INTO {table} expects {len(wanted)} columns ({', '.join(wanted)}), but the rows have {len(given)}: "

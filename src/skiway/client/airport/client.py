@@ -38,6 +38,9 @@ class AirportClient(Definitions):
     The client follows a server to other servers, files and web addresses, and does not validate its data, as DuckDB does. With
     `trusted=False` it validates what it receives and raises `PermissionDenied` instead of connecting to another place.
 
+    With `brief`, a scan outside of a transaction leaves out two calls that DuckDB makes: it asks neither for the version of the
+    catalog nor for a transaction of its own.
+
     Tables and functions are named `"schema.table"`, with double quotes where needed (`'csv."two words"'`), or by a tuple of
     both. Names are case-insensitive. All methods raise
     errors of `skiway.errors`.
@@ -56,6 +59,7 @@ class AirportClient(Definitions):
         timeout_s: float | None = None,
         max_message_bytes: int = 512 * MIB,
         trusted: bool = True,
+        brief: bool = False,
         ids: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         address, url_catalog, url_token = split_url(location)
@@ -72,7 +76,7 @@ class AirportClient(Definitions):
             token_on_scans=token_on_scans,
             session_id=_session_id(os.getpid()),
         )
-        self._session = Session(calls, ids)
+        self._session = Session(calls, ids, brief=brief)
 
     @property
     def location(self) -> str:
@@ -103,6 +107,10 @@ class AirportClient(Definitions):
     def schemas(self) -> list[Schema]:
         """Return all schemas with their tables and functions, as of the first use or the last `reload()`."""
         return self._session.listing().schemas()
+
+    def schema_names(self) -> list[str]:
+        """Return the names of all schemas, without loading what is in them."""
+        return self._session.listing().names()
 
     def table(self, name: TableName) -> Table:
         """Return a table; raise `NotFound` if there is none."""

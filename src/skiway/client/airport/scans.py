@@ -234,11 +234,13 @@ def bind(
     transaction: TransactionContext | None = None,
 ) -> BoundScan:
     """Look up a table and validate the selection, with the calls that DuckDB makes to bind a table."""
-    transaction = transaction or session.begin()
+    is_brief = transaction is None and session.is_brief()
+    transaction = transaction or (TransactionContext() if is_brief else session.begin())
     table = session.listing().table(name)
     if at.unit:
         table = table_at(session, table, session.calls.find_at(table.descriptor, at))
-    session.poll_version()
+    if not is_brief:
+        session.poll_version()
     trace = session.trace(table.descriptor, transaction)
     if at.unit:
         info = session.calls.bind_at(trace, at)
