@@ -11,7 +11,7 @@ import pytest
 
 from any_duckdb.versions import DUCKDB, VERSIONS
 
-FILES = ("test_connection.py", "test_queries.py", "test_attached.py", "test_references.py")
+FILES = ("test_connection.py", "test_queries.py", "test_attached.py", "test_references.py", "test_magic.py")
 INSTALL = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
 
 

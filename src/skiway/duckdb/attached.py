@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType
-from typing import TYPE_CHECKING, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlglot import exp
 
@@ -12,7 +12,7 @@ from skiway.client import AirportClient
 from skiway.duckdb.engine import Engine, Statement, quoted, split_statements
 from skiway.duckdb.parameters import Parameters, with_parameters
 from skiway.duckdb.references import References
-from skiway.duckdb.rewriting import called, explained, parse, variables, with_replacements
+from skiway.duckdb.rewriting import called, explained, named_in, parse, with_replacements
 from skiway.duckdb.scans import Source
 from skiway.duckdb.views import LakeName, LakeViews
 from skiway.errors import InvalidArgument, Unsupported
@@ -70,16 +70,17 @@ class AttachedLake:
         More conditions and limits are sent to the server than with `connection.sql`. The result is the same: the rows of the
         last statement as a relation, or None if it has none.
         """
-        relation = None
+        relation, caller = None, sys._getframe(1)
+        known = {**caller.f_globals, **caller.f_locals}
         statements = split_statements(with_parameters(query, parameters))
         if not statements:
             raise InvalidArgument("there is no statement to run")
         for given in statements:
-            relation = self._run(given, sys._getframe(1))
+            relation = self._run(given, known)
         return relation
 
-    def _run(self, given: Statement, caller: FrameType) -> duckdb.DuckDBPyRelation | None:
-        text = self._bound(given, caller)
+    def _run(self, given: Statement, known: Mapping[str, Any]) -> duckdb.DuckDBPyRelation | None:
+        text = self._bound(given, known)
         if given.kind == "SELECT" and given.word != "PRAGMA":
             return self._engine.query(text).relation
         if given.kind in ("CALL", "EXPLAIN"):
@@ -93,14 +94,14 @@ class AttachedLake:
         [(database, schema)] = self._engine.duckdb.execute("SELECT current_database(), current_schema()").fetchall()
         return database, schema
 
-    def _bound(self, given: Statement, caller: FrameType) -> str:
+    def _bound(self, given: Statement, known: Mapping[str, Any]) -> str:
         """Return the text of a statement, in which scans replace what views of the lake cannot do."""
         prefix, text = explained(given) if given.kind == "EXPLAIN" else ("", called(given))
         try:
             statement = parse(text)
         except InvalidArgument:
             return given.text  # DuckDB says what is wrong with it
-        self._engine.scope = variables(statement, caller)
+        self._engine.scope = named_in(statement, known)
         database, schema = self._place()
         is_kept = isinstance(statement, exp.Create) and str(statement.args["kind"]).upper() != "TABLE"
         replaced = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -61,18 +61,20 @@ class LakeConnection:
         listed = self._session.client(self._session.catalog).databases()
         return sorted(listed.column(0).to_pylist())
 
-    def sql(self, query: str, parameters: Parameters | None = None) -> DuckDBPyRelation | None:
+    def sql(
+        self, query: str, parameters: Parameters | None = None, *, variables: Mapping[str, Any] | None = None
+    ) -> DuckDBPyRelation | None:
         """Run statements; return the rows of the last one as a relation, or None if it has none.
 
         A query runs when its rows are read. Other statements run at once; their rows are those of RETURNING, or the number of
         changed rows. Tables without a schema are temporary tables, tables of the schema that USE named, or variables in the
-        caller's code, such as DataFrames.
+        caller's code, such as DataFrames, or those in `variables`.
         """
-        return self._run(query, parameters, sys._getframe(1))
+        return self._run(query, parameters, _seen_from(sys._getframe(1)) if variables is None else variables)
 
     def execute(self, query: str, parameters: Parameters | None = None) -> Self:
         """Run statements, and keep the rows of the last one for `fetchone` and `fetchall`."""
-        self._relation = self._run(query, parameters, sys._getframe(1))
+        self._relation = self._run(query, parameters, _seen_from(sys._getframe(1)))
         self._rows = None
         return self
 
@@ -92,14 +94,14 @@ class LakeConnection:
                 self._rows = iter(self._relation.fetchall())
         return self._rows
 
-    def _run(self, query: str, parameters: Parameters | None, caller: FrameType) -> DuckDBPyRelation | None:
+    def _run(self, query: str, parameters: Parameters | None, known: Mapping[str, Any]) -> DuckDBPyRelation | None:
         result: Result | None = None
-        self._session.caller = caller
+        self._session.variables = known
         try:
             for statement in split_statements(with_parameters(query, parameters)):
                 result = execute(self._session, statement)
         finally:
-            self._session.caller = None
+            self._session.variables = {}
         if result is None:
             raise InvalidArgument("there is no statement to run")
         if result.answer is not None:
@@ -119,3 +121,7 @@ class LakeConnection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _seen_from(caller: FrameType) -> Mapping[str, Any]:
+    return {**caller.f_globals, **caller.f_locals}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
-from types import FrameType
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import sqlglot
@@ -51,11 +50,8 @@ def explained(given: Statement) -> tuple[str, str]:
     return prefix[0], given.text[prefix.end() :]
 
 
-def variables(statement: exp.Expr, caller: FrameType | None) -> dict[str, Any]:
-    """Return the variables of the caller that have the name of a table."""
-    if caller is None:
-        return {}
-    known = {**caller.f_globals, **caller.f_locals}
+def named_in(statement: exp.Expr, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the objects that have the name of a table of the statement."""
     names = {each.name for each in statement.find_all(exp.Table) if not each.db}
     return {name: known[name] for name in names if name in known}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 from sqlglot import exp
@@ -15,7 +15,7 @@ from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client import Rows
 from skiway.duckdb.engine import INTERRUPTED, Answer, Engine, arrow_reader, quoted
 from skiway.duckdb.references import References, Replacement
-from skiway.duckdb.rewriting import parse, variables, with_replacements
+from skiway.duckdb.rewriting import named_in, parse, with_replacements
 from skiway.duckdb.scans import Source
 from skiway.duckdb.views import LakeName, LakeViews
 from skiway.errors import InvalidArgument, NotFound
@@ -56,8 +56,8 @@ class Session:
         self._open_client, self._catalog_names = open_client, catalog_names
         self._clients: dict[str, AirportClient] = {}
         self._views = LakeViews(self.duckdb, self.engine.failures)
-        self.caller: FrameType | None = None
-        """Where the caller's objects are that a statement may read by their names."""
+        self.variables: Mapping[str, Any] = {}
+        """Objects of the caller that a statement may read by their names."""
         self._row_ids_of: LakeName | None = None
         self._references = References(self.engine)
 
@@ -234,7 +234,7 @@ class Session:
         if text is None:
             text = statement.sql("duckdb")
             statement = parse(text)  # for the positions of names
-        self.engine.scope = variables(statement, self.caller)
+        self.engine.scope = named_in(statement, self.variables)
         if self.schema is not None:
             self.refresh(self.client(self.catalog))
         nodes = self.lake_tables(statement)
