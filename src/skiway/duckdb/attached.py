@@ -13,8 +13,7 @@ from skiway.duckdb.engine import Engine, Statement, quoted, split_statements
 from skiway.duckdb.parameters import Parameters, with_parameters
 from skiway.duckdb.references import References
 from skiway.duckdb.rewriting import called, explained, named_in, parse, with_replacements
-from skiway.duckdb.scans import Source
-from skiway.duckdb.views import LakeName, LakeViews
+from skiway.duckdb.scans import LakeName, LakeViews, Source
 from skiway.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from skiway.errors import InvalidArgument, NotFound, Unsupported
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient
-    from skiway.duckdb.views import LakeName
+    from skiway.duckdb.scans import LakeName
 
 
 DRAFT = "draft"

@@ -16,8 +16,7 @@ from skiway.client import Rows
 from skiway.duckdb.engine import INTERRUPTED, Answer, Engine, arrow_reader, quoted
 from skiway.duckdb.references import References, Replacement
 from skiway.duckdb.rewriting import named_in, parse, with_replacements
-from skiway.duckdb.scans import Source
-from skiway.duckdb.views import LakeName, LakeViews
+from skiway.duckdb.scans import LakeName, LakeViews, Source
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.causes import suggestion
 

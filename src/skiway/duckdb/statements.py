@@ -19,9 +19,8 @@ from skiway.client.metastore.calls import segments
 from skiway.duckdb.definitions import define
 from skiway.duckdb.engine import Answer, Result, Statement, count_rows, quoted, split_statements
 from skiway.duckdb.rewriting import called, explained, parse
-from skiway.duckdb.scans import ROWID
+from skiway.duckdb.scans import ROWID, sql_name
 from skiway.duckdb.session import Session
-from skiway.duckdb.views import sql_name
 from skiway.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
