@@ -168,7 +168,7 @@ class Session:
             return self.is_local_database(table.catalog)
         if table.db:
             return table.db.lower() in LOCAL_SCHEMAS or self.is_local_database(table.db)
-        return bool(self.duckdb.execute(LOCAL_TABLES, [table.name, table.name]).fetchone())
+        return bool(self.duckdb.execute(LOCAL_TABLES, [table.name, table.name]).fetchall())
 
     def is_local_database(self, name: str) -> bool:
         """Whether DuckDB has a database of this name that is no catalog of the lake."""
