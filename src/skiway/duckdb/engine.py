@@ -207,6 +207,9 @@ class Engine:
         """Run a statement that reads no table of the lake, such as SET or PRAGMA, and return its rows, if it has any."""
         with self.errors():
             relation: duckdb.DuckDBPyRelation | None = self.duckdb.sql(text)
+            if relation is not None and relation.columns == ["Success"]:  # DuckDB 2.0 runs it now
+                relation.fetchall()
+                return None
         return None if relation is None else Fetched(self, relation, relation.columns)
 
     def fetch(self, text: str) -> Answer:

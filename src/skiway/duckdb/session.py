@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 
 UUID_BYTES: Final = "unhex(replace(CAST(CAST({} AS UUID) AS VARCHAR), '-', ''))"
+NULL_TYPE: Final = re.compile(r'"NULL"(?=[\[\],)]|$)')
+"""The type of NULL from DuckDB 2.0 on, which older versions store as INTEGER."""
 BATCH_ROWS: Final = 65_536
 LOCAL_SCHEMAS: Final = frozenset({"information_schema", "pg_catalog", "main"})
 LOCAL_TABLES: Final = """
@@ -58,6 +61,7 @@ class Session:
         self.variables: Mapping[str, Any] = {}
         """Objects of the caller that a statement may read by their names."""
         self._row_ids_of: LakeName | None = None
+        self._reader: pa.RecordBatchReader | None = None
         self._references = References(self.engine)
 
     # -- statements -----------------------------------------------------------------------------------------------
@@ -105,7 +109,7 @@ class Session:
     def describe(self, query: exp.Expr) -> list[tuple[str, str]]:
         """Return the names and types of a query's columns."""
         rows = self.read(exp.Describe(this=query.copy())).read_all()
-        return [(name, kind) for name, kind, *_ in rows]
+        return [(name, NULL_TYPE.sub("INTEGER", kind)) for name, kind, *_ in rows]
 
     # -- catalogs -------------------------------------------------------------------------------------------------
 
@@ -263,11 +267,20 @@ class Session:
             yield
         finally:
             self._row_ids_of = None
+            self.release()
             if name in self._views.names:
                 self._views.drop(name)
 
     def _execute(self, query: str) -> pa.RecordBatchReader:
-        return arrow_reader(self.engine.sql(query), BATCH_ROWS)
+        self.release()
+        self._reader = arrow_reader(self.engine.sql(query), BATCH_ROWS)
+        return self._reader
+
+    def release(self) -> None:
+        """End the stream of a statement that has failed: DuckDB 2.0 runs no other statement until then."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def cancel(self) -> None:
         """Cancel the running statement, here and on the server; can be called from any thread."""

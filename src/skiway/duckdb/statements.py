@@ -183,6 +183,7 @@ def _unsupported_message(statement: exp.Expr) -> str:
 
 def execute(session: Session, given: Statement) -> Result:
     """Run one statement. Its rows are read while the caller iterates over them, which must end before the next statement."""
+    session.release()
     if given.word == "USE":
         return _use(session, given)
     if SEARCH_PATH.match(given.text):
