@@ -21,6 +21,7 @@ PARTS: Final = (
     "calls",
     "tpch",
     "attaching",
+    "any_duckdb",
     "query",
     "rest",
     "processes",

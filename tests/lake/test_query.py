@@ -70,7 +70,7 @@ def test_results_are_those_of_duckdb_on_the_rows(db: AirportClient, table: str) 
     peer.execute(f"CREATE TABLE managed.s.{table} AS SELECT * FROM rows")
     for statement in STATEMENTS:
         sql = statement.format(table)
-        expected = peer.execute(sql).to_arrow_table()
+        expected = peer.sql(sql).to_arrow_table()
         found = db.call("skiway.query", sql).read_all()
         assert found.schema.names == expected.schema.names, sql
         assert [str(row) for row in found.to_pylist()] == [

@@ -66,12 +66,17 @@ class Session:
     """A DuckDB in a process of its own, which runs one statement at a time."""
 
     def __init__(
-        self, python: str, environment: dict[str, str], preamble: tuple[str, ...] = (), folder: Path | None = None
+        self,
+        python: str,
+        environment: dict[str, str],
+        preamble: tuple[str, ...] = (),
+        folder: Path | None = None,
+        program: Path = PROGRAM,
     ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads could fill up
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            [python, str(PROGRAM)], stdin=pipe, stdout=pipe, stderr=self._errors, env=environment, cwd=folder
+            [python, str(program)], stdin=pipe, stdout=pipe, stderr=self._errors, env=environment, cwd=folder
         )
         self._buffer = b""
         try:

@@ -56,7 +56,7 @@ def test_conditions_on_scans_select_the_rows_that_duckdb_selects(of: Type) -> No
     """DuckDB must not leave comparisons to Arrow that Arrow does differently, or that need other Python libraries."""
     with duckdb.connect(config={"arrow_lossless_conversion": True}) as duck:
         duck.execute(f"CREATE VIEW own AS {of.rows()}")
-        rows = duck.execute("FROM own").to_arrow_table()
+        rows = duck.sql("FROM own").to_arrow_table()
         duck.register("rows", rows)
         duck.execute(f"CREATE VIEW scan AS SELECT {scan_columns(rows.schema)} FROM rows")
         assert duck.view("scan").types == duck.view("own").types

@@ -246,7 +246,7 @@ class Call(Printing):
 
         if self.account not in (None, "", DEFAULT_ACCOUNT):
             raise InvalidArgument("SQL uses the account of the token: give --token, and leave out --account")
-        return AirportClient(self.location, catalog, token=self.renewed_token)
+        return AirportClient(self.location, catalog, token=self.renewed_token, brief=True)
 
     def sql_session(self, catalog: str = "lake", engine: Engine | None = None) -> SqlSession:
         """Return a session for SQL on the lake."""

@@ -29,6 +29,7 @@ SYMBOLS: Final = {
     "–": "-",
     "·": "*",
     "×": "x",
+    **dict(zip("─│┌┬┐├┼┤└┴┘", "-|+++++++++", strict=True)),
 }
 """ASCII for the symbols that our output uses."""
 _TABLE: Final = str.maketrans(SYMBOLS)

@@ -4,7 +4,8 @@
         lake.sql("SELECT * FROM lake.sales.orders WHERE day >= DATE '2026-01-01'").show()
         lake.sql("INSERT INTO lake.sales.orders SELECT * FROM 'new.parquet'")
 
-`attach` adds a catalog to a DuckDB connection that exists already, for reading. The command `skiway sql` uses this package.
+`attach` adds a catalog to a DuckDB connection that exists already, for reading. `%load_ext skiway.duckdb` gives notebooks `%sql`.
+The command `skiway sql` uses this package.
 """
 
 from importlib import import_module
@@ -13,6 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skiway.duckdb.attached import AttachedLake, attach
     from skiway.duckdb.connection import LakeConnection, connect
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add `%sql` and `%%sql` to a notebook, which calls this for `%load_ext skiway.duckdb`."""
+    import_module("skiway.duckdb.magic").load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Remove them, and close their connection."""
+    import_module("skiway.duckdb.magic").unload(shell)
+
 
 __all__ = ["AttachedLake", "LakeConnection", "attach", "connect"]
 

@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-from sqlglot import exp
-
 from skiway.client import AirportClient
 from skiway.client.connection import split_url
 from skiway.duckdb.engine import Engine, Result, split_statements
 from skiway.duckdb.parameters import Parameters, with_parameters
-from skiway.duckdb.rewriting import parse
 from skiway.duckdb.session import Session
 from skiway.duckdb.statements import execute
 from skiway.errors import InvalidArgument
@@ -48,7 +45,7 @@ class LakeConnection:
 
     def __init__(self, address: str, catalog: str, *, token: Token, tls: TlsOptions | None) -> None:
         def open_client(name: str) -> AirportClient:
-            return AirportClient(address, name, token=token, tls=tls)
+            return AirportClient(address, name, token=token, tls=tls, brief=True)
 
         self._session = Session(open_client, self.catalogs, catalog=catalog, engine=Engine(catalog))
         self._relation: DuckDBPyRelation | None = None
@@ -64,18 +61,20 @@ class LakeConnection:
         listed = self._session.client(self._session.catalog).databases()
         return sorted(listed.column(0).to_pylist())
 
-    def sql(self, query: str, parameters: Parameters | None = None) -> DuckDBPyRelation | None:
+    def sql(
+        self, query: str, parameters: Parameters | None = None, *, variables: Mapping[str, Any] | None = None
+    ) -> DuckDBPyRelation | None:
         """Run statements; return the rows of the last one as a relation, or None if it has none.
 
         A query runs when its rows are read. Other statements run at once; their rows are those of RETURNING, or the number of
         changed rows. Tables without a schema are temporary tables, tables of the schema that USE named, or variables in the
-        caller's code, such as DataFrames.
+        caller's code, such as DataFrames, or those in `variables`.
         """
-        return self._run(query, parameters, sys._getframe(1))
+        return self._run(query, parameters, _seen_from(sys._getframe(1)) if variables is None else variables)
 
     def execute(self, query: str, parameters: Parameters | None = None) -> Self:
         """Run statements, and keep the rows of the last one for `fetchone` and `fetchall`."""
-        self._relation = self._run(query, parameters, sys._getframe(1))
+        self._relation = self._run(query, parameters, _seen_from(sys._getframe(1)))
         self._rows = None
         return self
 
@@ -95,11 +94,14 @@ class LakeConnection:
                 self._rows = iter(self._relation.fetchall())
         return self._rows
 
-    def _run(self, query: str, parameters: Parameters | None, caller: FrameType | None) -> DuckDBPyRelation | None:
+    def _run(self, query: str, parameters: Parameters | None, known: Mapping[str, Any]) -> DuckDBPyRelation | None:
         result: Result | None = None
-        for statement in split_statements(with_parameters(query, parameters)):
-            self._session.variables = _variables(statement.text, caller)
-            result = execute(self._session, statement)
+        self._session.variables = known
+        try:
+            for statement in split_statements(with_parameters(query, parameters)):
+                result = execute(self._session, statement)
+        finally:
+            self._session.variables = {}
         if result is None:
             raise InvalidArgument("there is no statement to run")
         if result.answer is not None:
@@ -121,13 +123,5 @@ class LakeConnection:
         self.close()
 
 
-def _variables(text: str, caller: FrameType | None) -> Mapping[str, Any]:
-    """Return the variables of the caller that have the name of a table."""
-    if caller is None:
-        return {}
-    known = {**caller.f_globals, **caller.f_locals}
-    try:
-        tables = [each for each in parse(text).find_all(exp.Table) if not each.db]
-    except InvalidArgument:
-        return {}
-    return {each.name: known[each.name] for each in tables if each.name in known}
+def _seen_from(caller: FrameType) -> Mapping[str, Any]:
+    return {**caller.f_globals, **caller.f_locals}

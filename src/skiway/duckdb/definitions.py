@@ -16,7 +16,7 @@ from skiway.errors import InvalidArgument, NotFound, Unsupported
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient
-    from skiway.duckdb.views import LakeName
+    from skiway.duckdb.scans import LakeName
 
 
 DRAFT = "draft"
@@ -204,12 +204,16 @@ def _alter(session: Session, statement: exp.Expr) -> Result:
 
 def _act(session: Session, client: AirportClient, table: tuple[str, str], action: exp.Expr, *, if_exists: bool) -> None:
     match action:
+        case exp.RenameColumn() | exp.Drop() if _names_field(action):
+            raise Unsupported(f"{action.sql('duckdb')} is not supported: fields of structs cannot be changed")
         case exp.AlterRename():
             client.rename_table(table, action.this.name, if_exists=if_exists)
         case exp.RenameColumn():
             client.rename_column(table, action.this.name, action.args["to"].name, if_exists=if_exists)
         case exp.ColumnDef():
-            draft = _draft(session, [action.sql("duckdb")])
+            definition = action.copy()
+            definition.set("exists", False)
+            draft = _draft(session, [definition.sql("duckdb")])
             field = draft.schema.field(0).with_nullable(not draft.not_null)
             client.add_column(table, field, if_not_exists=bool(action.args.get("exists")), if_exists=if_exists)
         case exp.Drop() if str(action.args.get("kind")).upper() == "COLUMN":
@@ -220,6 +224,11 @@ def _act(session: Session, client: AirportClient, table: tuple[str, str], action
             _alter_column(session, client, table, action, if_exists=if_exists)
         case _:
             raise Unsupported(f"ALTER TABLE … {action.sql('duckdb')} is not supported")
+
+
+def _names_field(action: exp.Expr) -> bool:
+    """Whether it names a field of a struct, such as `s.a`, and no column."""
+    return any(column.args.get("table") for column in action.find_all(exp.Column)) or action.find(exp.Dot) is not None
 
 
 def _alter_column(

@@ -81,6 +81,18 @@ def split_statements(text: str) -> list[Statement]:
     return statements
 
 
+def is_complete(text: str) -> bool:
+    """Whether text ends with a complete statement: a semicolon in a string or a comment does not end it."""
+    text = text.strip()
+    if not text or not text.endswith(";"):
+        return not text
+    try:
+        split_statements(text)
+    except InvalidArgument as error:
+        return "unterminated" not in error.message
+    return True
+
+
 def _parts(text: str) -> Iterator[str]:
     """Yield the text between semicolons, without comments at its beginning."""
     data = text.encode()
@@ -152,27 +164,28 @@ class Fetched(Answer):
 
 
 class Engine:
-    """An embedded DuckDB. Each catalog of the lake is an empty database in it, whose views are scans."""
+    """An embedded DuckDB, or the one of the caller. Each catalog of the lake is an empty database in it, whose views are scans."""
 
-    def __init__(self, catalog: str = "lake") -> None:
-        self.duckdb = duckdb.connect()
-        self.duckdb.execute(f"SET streaming_buffer_size = '{STREAMING_BUFFER}'")
+    def __init__(self, catalog: str = "lake", connection: duckdb.DuckDBPyConnection | None = None) -> None:
+        self.duckdb = connection or duckdb.connect()
         self.failures: list[SkiwayError] = []
         """The errors of scans, which DuckDB replaces by errors of its own."""
         self.catalogs: set[str] = set()
         self.scope: dict[str, Any] = {}
         """Objects that the statement reads by their names, as DuckDB reads variables of Python."""
         self.attach(catalog)
-        self.duckdb.execute(f"USE {quoted(catalog)}")
+        if connection is None:
+            self.duckdb.execute(f"SET streaming_buffer_size = '{STREAMING_BUFFER}'")
+            self.duckdb.execute(f"USE {quoted(catalog)}")
 
     def attach(self, catalog: str) -> None:
         """Create the database of a catalog."""
         if catalog.lower() in self.catalogs:
             return
         try:
-            self.duckdb.execute(f"ATTACH ':memory:' AS {quoted(catalog)}")
+            self.duckdb.execute(f"ATTACH ':memory:' AS {quoted(catalog)}").fetchall()
         except duckdb.Error as error:
-            raise InvalidArgument(f"catalog {catalog} cannot be used in SQL: {first_paragraph(error)}") from error
+            raise InvalidArgument(f"{catalog} cannot be attached: {first_paragraph(error)}") from error
         self.catalogs.add(catalog.lower())
 
     def sql(self, text: str) -> Any:
@@ -194,6 +207,9 @@ class Engine:
         """Run a statement that reads no table of the lake, such as SET or PRAGMA, and return its rows, if it has any."""
         with self.errors():
             relation: duckdb.DuckDBPyRelation | None = self.duckdb.sql(text)
+            if relation is not None and relation.columns == ["Success"]:  # DuckDB 2.0 runs it now
+                relation.fetchall()
+                return None
         return None if relation is None else Fetched(self, relation, relation.columns)
 
     def fetch(self, text: str) -> Answer:
@@ -218,11 +234,12 @@ class Engine:
     @contextmanager
     def lossless_arrow(self) -> Iterator[None]:
         """Let DuckDB use extension types in Arrow data for types that Arrow lacks."""
+        [(before,)] = self.duckdb.execute("SELECT current_setting('arrow_lossless_conversion')").fetchall()
         self.duckdb.execute("SET arrow_lossless_conversion = true")
         try:
             yield
         finally:
-            self.duckdb.execute("RESET arrow_lossless_conversion")
+            self.duckdb.execute(f"SET arrow_lossless_conversion = {before}")
 
     def change(self, text: str) -> int:
         """Run a statement that changes something, and return the number of rows that it affected."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import sqlglot
 from sqlglot import exp
@@ -13,14 +13,14 @@ from sqlglot.errors import SqlglotError
 
 from skiway.client import Predicate
 from skiway.client.airport.predicates import And
-from skiway.duckdb.engine import first_paragraph
+from skiway.duckdb.engine import Statement, first_paragraph
 from skiway.errors import InvalidArgument
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # we report what it cannot parse
 
-AT: Final = re.compile(r"\s*AT\s*\(", re.IGNORECASE)
-CALL: Final = re.compile(r"""(\s*\.\s*("(?:[^"]|"")*"|\w+))?\s*\(""")
-QUOTED_OR_PARENTHESIS: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[()]""")
+CALL: Final = re.compile(r"CALL\b", re.IGNORECASE)
+EXPLAIN: Final = re.compile(r"EXPLAIN\b\s*(ANALYZE\b)?\s*(\([^)]*\))?\s*", re.IGNORECASE)
+TIMES: Final = ("VERSION", "TIMESTAMP")
 NO_LIMIT: Final = ("distinct", "group", "having", "joins", "laterals", "offset", "order", "qualify", "sample", "with_")
 """Clauses with which the first rows of a query are not made from the first rows of its table."""
 
@@ -38,6 +38,24 @@ def parse(text: str) -> exp.Expr:
     return statement
 
 
+def called(given: Statement) -> str:
+    """Return the text of a statement; CALL is FROM, which the parser understands."""
+    return CALL.sub("FROM ", given.text, count=1) if given.kind == "CALL" else given.text
+
+
+def explained(given: Statement) -> tuple[str, str]:
+    """Return the parts of an EXPLAIN: its beginning and the query."""
+    prefix = EXPLAIN.match(given.text)
+    assert prefix is not None
+    return prefix[0], given.text[prefix.end() :]
+
+
+def named_in(statement: exp.Expr, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the objects that have the name of a table of the statement."""
+    names = {each.name for each in statement.find_all(exp.Table) if not each.db}
+    return {name: known[name] for name in names if name in known}
+
+
 def position(table: exp.Table, text: str) -> tuple[int, int]:
     """Return where the name of a table begins and ends in the text of a statement, with its AT (…) or the arguments of a function."""
     is_call = isinstance(table.this, exp.Anonymous)
@@ -47,15 +65,25 @@ def position(table: exp.Table, text: str) -> tuple[int, int]:
         if part is not None and "start" in part.meta
     ]
     start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
-    if not is_call and not table.args.get("when"):
-        return start, end
-    opening, depth = (CALL if is_call else AT).match(text, end), 0
-    if opening:
-        for found in QUOTED_OR_PARENTHESIS.finditer(text, opening.end() - 1):
-            depth += {"(": 1, ")": -1}.get(found[0], 0)
-            if not depth:
-                return start, found.end()
-    raise InvalidArgument(f"cannot find the parentheses of {table.sql('duckdb')}: write no comments before them")
+    if is_call or table.args.get("when"):
+        end = _end_of_parentheses(text, end, table)
+    return start, end
+
+
+def _end_of_parentheses(text: str, start: int, table: exp.Table) -> int:
+    """Return where the arguments of a function or AT (…) end, the first of them after `start`."""
+    tokens = [token for token in sqlglot.tokenize(text, dialect="duckdb") if token.start >= start]
+    words = [token.text.upper() for token in tokens]
+    at = 0
+    if table.args.get("when"):  # the alias comes before it
+        at = next(i for i in range(len(words)) if words[i : i + 2] == ["AT", "("] and words[i + 2] in TIMES)
+    depth = 0
+    for token in tokens[at:]:
+        kind = token.token_type.name  # the text could be that of a string
+        depth += {"L_PAREN": 1, "R_PAREN": -1}.get(kind, 0)
+        if kind == "R_PAREN" and not depth:
+            return token.end + 1
+    raise InvalidArgument(f"cannot find the parentheses of {table.sql('duckdb')}")
 
 
 def has_position(table: exp.Table) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from itertools import chain, count
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -15,12 +15,11 @@ from sqlglot import exp
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client import Rows
 from skiway.duckdb.engine import INTERRUPTED, Answer, Engine, arrow_reader, quoted
-from skiway.duckdb.rewriting import has_position, parse, position, pushdown_limit, with_replacements
-from skiway.duckdb.scans import FunctionCall, LakeScan, Source
-from skiway.duckdb.views import LakeName, LakeViews
+from skiway.duckdb.references import References, Replacement
+from skiway.duckdb.rewriting import named_in, parse, with_replacements
+from skiway.duckdb.scans import LakeName, LakeViews, Source
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.causes import suggestion
-from skiway.sql.pushdown import pushdown_filter
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 
 UUID_BYTES: Final = "unhex(replace(CAST(CAST({} AS UUID) AS VARCHAR), '-', ''))"
+NULL_TYPE: Final = re.compile(r'"NULL"(?=[\[\],)]|$)')
+"""The type of NULL from DuckDB 2.0 on, which older versions store as INTEGER."""
 BATCH_ROWS: Final = 65_536
 LOCAL_SCHEMAS: Final = frozenset({"information_schema", "pg_catalog", "main"})
 LOCAL_TABLES: Final = """
@@ -60,7 +61,8 @@ class Session:
         self.variables: Mapping[str, Any] = {}
         """Objects of the caller that a statement may read by their names."""
         self._row_ids_of: LakeName | None = None
-        self._numbers = count()
+        self._reader: pa.RecordBatchReader | None = None
+        self._references = References(self.engine)
 
     # -- statements -----------------------------------------------------------------------------------------------
 
@@ -107,7 +109,7 @@ class Session:
     def describe(self, query: exp.Expr) -> list[tuple[str, str]]:
         """Return the names and types of a query's columns."""
         rows = self.read(exp.Describe(this=query.copy())).read_all()
-        return [(name, kind) for name, kind, *_ in rows]
+        return [(name, NULL_TYPE.sub("INTEGER", kind)) for name, kind, *_ in rows]
 
     # -- catalogs -------------------------------------------------------------------------------------------------
 
@@ -126,7 +128,7 @@ class Session:
         """Reload the listing of a catalog; raise `NotFound` if the catalog does not exist."""
         client.reload()
         try:
-            client.schemas()
+            client.schema_names()
         except NotFound as error:
             hint = suggestion(client.catalog, self._catalog_names())
             raise NotFound("; ".join(filter(None, [f"catalog {client.catalog} does not exist", hint]))) from error
@@ -170,12 +172,14 @@ class Session:
             return self.is_local_database(table.catalog)
         if table.db:
             return table.db.lower() in LOCAL_SCHEMAS or self.is_local_database(table.db)
-        return bool(self.duckdb.execute(LOCAL_TABLES, [table.name, table.name]).fetchone())
+        return bool(self.duckdb.execute(LOCAL_TABLES, [table.name, table.name]).fetchall())
 
     def is_local_database(self, name: str) -> bool:
         """Whether DuckDB has a database of this name that is no catalog of the lake."""
+        if name.lower() in self.engine.catalogs:
+            return False
         found = self.duckdb.execute("SELECT lower(database_name) FROM duckdb_databases()").fetchall()
-        return name.lower() in {each for (each,) in found} - self.engine.catalogs
+        return (name.lower(),) in found
 
     def lake_tables(self, statement: exp.Expr) -> list[exp.Table]:
         """Return the tables of the lake that a statement reads, unlike files, CTEs and local tables."""
@@ -197,9 +201,11 @@ class Session:
             return True
         if self.schema is None:
             return False
-        schema = self.schema.lower()  # a CTE of the same name hides the table; then the view is created in vain
-        listed = next((each for each in self.client(self.catalog).schemas() if each.name.lower() == schema), None)
-        return listed is not None and node.name.lower() in {each.name.lower() for each in listed.tables}
+        try:  # a CTE of the same name hides the table; then the view is created in vain
+            self.client(self.catalog).table((self.schema, node.name))
+        except NotFound:
+            return False
+        return True
 
     def use(self, catalog: str, schema: str | None) -> None:
         """Make a catalog, or a schema of it, the place of names without them."""
@@ -208,7 +214,7 @@ class Session:
         client = self.client(catalog)
         self.refresh(client)
         if schema is not None:
-            known = [each.name for each in client.schemas()]
+            known = client.schema_names()
             if schema.lower() not in map(str.lower, known):
                 hint = suggestion(schema, known)
                 raise NotFound("; ".join(filter(None, [f"schema {catalog}.{schema} does not exist", hint])))
@@ -231,64 +237,27 @@ class Session:
         if text is None:
             text = statement.sql("duckdb")
             statement = parse(text)  # for the positions of names
-        self.engine.scope = dict(self.variables)
+        self.engine.scope = named_in(statement, self.variables)
         if self.schema is not None:
             self.refresh(self.client(self.catalog))
         nodes = self.lake_tables(statement)
         names = [self.name(node) for node in nodes]
         for catalog in {name.catalog for name in names} - ({self.catalog} if self.schema is not None else set()):
             self.refresh(self.client(catalog))
-        replaced: list[tuple[int, int, str]] = []
-        qualified = any(column.args.get("db") for column in statement.find_all(exp.Column))
+        replaced: list[Replacement] = []
         for node, name in zip(nodes, names, strict=True):
             client = self.client(name.catalog)
             source = Source(client, self.table(client, name), row_ids=name == self._row_ids_of)
-            if node.args.get("when"):
-                replaced.append(self._scan(node, self._at(node, source), text))
-                continue
-            self.engine.attach(name.catalog)
-            self._views.show(name, source)
-            if not qualified and has_position(node):
-                where = pushdown_filter(statement, node, source.schema)
-                limit = pushdown_limit(statement, node, where)
-                if where is not None or limit is not None:
-                    replaced.append(self._scan(node, replace(source, where=where, limit=limit), text))
-        replaced += [self._scan(node, self._call(node), text) for node in self.lake_functions(statement)]
+            if not node.args.get("when"):
+                self.engine.attach(name.catalog)
+                self._views.show(name, source)
+            if (found := self._references.table(statement, node, source, text)) is not None:
+                replaced.append(found)
+        for node in self.lake_functions(statement):
+            client = self.client(node.catalog or self.catalog)
+            self.refresh(client)
+            replaced.append(self._references.call(node, client, text))
         return with_replacements(text, replaced)
-
-    def _scan(self, node: exp.Table, source: Source | FunctionCall, text: str) -> tuple[int, int, str]:
-        """Return what replaces a table in the text of a statement: a scan, as a variable that DuckDB finds by its name."""
-        scan = f"skiway_scan_{next(self._numbers)}"
-        self.engine.scope[scan] = LakeScan(source, self.engine.failures)
-        alias = "" if node.args.get("alias") else f" AS {quoted(node.name or node.this.name)}"
-        return (*position(node, text), f"(SELECT {source.sql} FROM {scan}){alias}")  # noqa: S608 - all quoted
-
-    def _call(self, node: exp.Table) -> FunctionCall:
-        """Return the call of a function of the lake. DuckDB evaluates the arguments, which are constants."""
-        arguments: list[Any] = []
-        named: dict[str, Any] = {}
-        for each in node.this.expressions:
-            is_named = isinstance(each, exp.Kwarg | exp.PropertyEQ | exp.EQ)
-            value = each.expression if is_named else each
-            with self.errors():
-                row = self.engine.arrow_table(f"SELECT {value.sql('duckdb')}")
-            if is_named:
-                named[each.this.name] = row.column(0)[0]
-            else:
-                arguments.append(row.column(0)[0])
-        client = self.client(node.catalog or self.catalog)
-        self.refresh(client)
-        return FunctionCall.bind(client, (node.db, node.this.name), arguments, named)
-
-    def _at(self, node: exp.Table, source: Source) -> Source:
-        """Return the source of `table AT (…)`, since DuckDB supports AT for its own tables only."""
-        when = node.args["when"]
-        with self.errors():
-            query = f"SELECT CAST(({when.expression.sql('duckdb')}) AS VARCHAR)"
-            moment = self.duckdb.execute(query).fetchall()
-        at = {"at_version" if when.args["kind"].upper() == "VERSION" else "at_timestamp": str(moment[0][0])}
-        then = source.client.bind((source.table.schema_name, source.table.name), **at).table
-        return replace(source, table=then, at=at)
 
     @contextmanager
     def row_ids(self, name: LakeName) -> Iterator[None]:
@@ -298,11 +267,20 @@ class Session:
             yield
         finally:
             self._row_ids_of = None
+            self.release()
             if name in self._views.names:
                 self._views.drop(name)
 
     def _execute(self, query: str) -> pa.RecordBatchReader:
-        return arrow_reader(self.engine.sql(query), BATCH_ROWS)
+        self.release()
+        self._reader = arrow_reader(self.engine.sql(query), BATCH_ROWS)
+        return self._reader
+
+    def release(self) -> None:
+        """End the stream of a statement that has failed: DuckDB 2.0 runs no other statement until then."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def cancel(self) -> None:
         """Cancel the running statement, here and on the server; can be called from any thread."""

@@ -18,10 +18,9 @@ from skiway.client import Written
 from skiway.client.metastore.calls import segments
 from skiway.duckdb.definitions import define
 from skiway.duckdb.engine import Answer, Result, Statement, count_rows, quoted, split_statements
-from skiway.duckdb.rewriting import parse
-from skiway.duckdb.scans import ROWID
+from skiway.duckdb.rewriting import called, explained, parse
+from skiway.duckdb.scans import ROWID, sql_name
 from skiway.duckdb.session import Session
-from skiway.duckdb.views import sql_name
 from skiway.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def _table_names(session: Session, place: str | None) -> list[str]:
     found = []
     for each in session.listed(catalog):
         if schema is None:
-            found += [f"{_name(each.name)}.{_name(table.name)}" for table in each.tables]
+            found += [f"{shown_name(each.name)}.{shown_name(table.name)}" for table in each.tables]
         elif each.name.lower() == schema.lower():
             found += [table.name for table in each.tables]
     return sorted([*local, *found])
@@ -102,7 +101,7 @@ def _table_names(session: Session, place: str | None) -> list[str]:
 
 def _all_tables(session: Session) -> Answer:
     rows = [(schema, table) for schema in session.listed(session.catalog) for table in schema.tables]
-    fields = [_columns(table) for _, table in rows]
+    fields = [shown_columns(table) for _, table in rows]
     return _answer(
         session,
         {
@@ -133,16 +132,19 @@ def _definitions(session: Session, name: str | None) -> Iterator[str]:
 
 def _definition(catalog: str, table: Table) -> str:
     columns = ", ".join(
-        f"{_name(field.name)} {duckdb_type(field)}{'' if field.nullable else ' NOT NULL'}" for field in _columns(table)
+        f"{shown_name(field.name)} {duckdb_type(field)}{'' if field.nullable else ' NOT NULL'}"
+        for field in shown_columns(table)
     )
-    return f"CREATE TABLE {_name(catalog)}.{_name(table.schema_name)}.{_name(table.name)} ({columns});"
+    return f"CREATE TABLE {shown_name(catalog)}.{shown_name(table.schema_name)}.{shown_name(table.name)} ({columns});"
 
 
-def _columns(table: Table) -> Sequence[pa.Field]:
+def shown_columns(table: Table) -> Sequence[pa.Field]:
+    """Return the columns of a table without the one for row ids."""
     return [field for position, field in enumerate(table.schema) if position != table.rowid]
 
 
-def _name(name: str) -> str:
+def shown_name(name: str) -> str:
+    """Return a name as SQL needs it."""
     return name if PLAIN.fullmatch(name) else quoted(name)
 
 
@@ -162,8 +164,6 @@ PARTICIPLES: Final = {"insert": "inserted", "update": "updated", "delete": "dele
 READS: Final = (exp.Query, exp.Values, exp.Describe, exp.Summarize, exp.Copy, exp.Pivot)
 LOCAL: Final = ("SET", "VARIABLE_SET", "PRAGMA", "LOAD", "CALL", "ATTACH", "DETACH")
 """Statements about this session, which DuckDB runs on its own."""
-CALL: Final = re.compile(r"CALL\b", re.IGNORECASE)
-EXPLAIN: Final = re.compile(r"EXPLAIN\b\s*(ANALYZE\b)?\s*(\([^)]*\))?\s*", re.IGNORECASE)
 SHOW: Final = re.compile(r"(SHOW|DESCRIBE|DESC)\b\s*(.*)", re.IGNORECASE | re.DOTALL)
 SEARCH_PATH: Final = re.compile(r"(SET|RESET)\s+((SESSION|GLOBAL|LOCAL)\s+)?(search_path|schema)\b", re.IGNORECASE)
 
@@ -183,6 +183,7 @@ def _unsupported_message(statement: exp.Expr) -> str:
 
 def execute(session: Session, given: Statement) -> Result:
     """Run one statement. Its rows are read while the caller iterates over them, which must end before the next statement."""
+    session.release()
     if given.word == "USE":
         return _use(session, given)
     if SEARCH_PATH.match(given.text):
@@ -200,7 +201,7 @@ def execute(session: Session, given: Statement) -> Result:
 
 def _call(session: Session, given: Statement) -> Result | None:
     """CALL of a function of the lake, which runs at once; None if it is a function of DuckDB."""
-    text = CALL.sub("FROM ", given.text, count=1)
+    text = called(given)
     statement = parse(text)
     if not session.lake_functions(statement):
         return None
@@ -254,19 +255,16 @@ def _use(session: Session, given: Statement) -> Result:
 def _has_schema(session: Session, name: str) -> bool:
     client = session.client(session.catalog)
     session.refresh(client)
-    return name.lower() in {each.name.lower() for each in client.schemas()}
+    return name.lower() in map(str.lower, client.schema_names())
 
 
 def _explain(session: Session, given: Statement) -> Result:
     """EXPLAIN of a query; statements that change tables run on the server."""
-    query = EXPLAIN.sub("", given.text, count=1)
+    prefix, query = explained(given)
     inner = parse(query)
     if not isinstance(inner, exp.Query | exp.Describe | exp.Summarize | exp.Pivot):
         raise Unsupported("EXPLAIN is for queries only: statements that change tables run on the server")
-    bound = session.bind(inner, query)
-    prefix = EXPLAIN.match(given.text)
-    assert prefix is not None
-    return Result("explain", session.engine.fetch(f"{prefix[0]}{bound}"))
+    return Result("explain", session.engine.fetch(prefix + session.bind(inner, query)))
 
 
 def _show_or_describe(session: Session, shown: re.Match[str]) -> Result:
@@ -346,8 +344,12 @@ def _insert(session: Session, statement: exp.Insert) -> Result:
     if statement.args.get("with_"):
         rows.set("with_", statement.args["with_"])
     table = session.table(client, name)
-    given = [column for column, _ in session.describe(rows)]
-    wanted = given if statement.args.get("by_name") else named or table.columns
+    by_name = bool(statement.args.get("by_name"))
+    if isinstance(rows, exp.Values) and not by_name:
+        given = [each.sql("duckdb") for each in rows.expressions[0].expressions]
+    else:
+        given = [column for column, _ in session.describe(rows)]
+    wanted = given if by_name else named or table.columns
     if len(wanted) != len(given):
         raise InvalidArgument(
             f"INSERT INTO {table} expects {len(wanted)} columns ({', '.join(wanted)}), but the rows have {len(given)}: "

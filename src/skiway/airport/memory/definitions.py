@@ -77,7 +77,7 @@ class Sandbox:
         with self._use() as cursor:
             for name, rows in tables.items():
                 cursor.register(name, rows)
-            return cursor.execute(sql).to_arrow_table()
+            return cursor.sql(sql).to_arrow_table()
 
     def parse_constraints(
         self,

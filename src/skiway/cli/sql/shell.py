@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -19,7 +18,9 @@ import typer
 
 from skiway.cli.command import progress
 from skiway.cli.output import Column, Output, write_documents, write_texts, yaml_lines
-from skiway.duckdb.engine import Answer, Engine, Result, Statement, split_statements
+from skiway.cli.sql.completion import Names, known_names
+from skiway.cli.sql.modes import FOR_PEOPLE, Form, mode_called, write_rows
+from skiway.duckdb.engine import Answer, Engine, Result, Statement, is_complete, split_statements
 from skiway.errors import InvalidArgument, SkiwayError, Unavailable
 
 if TYPE_CHECKING:
@@ -106,19 +107,20 @@ class Worker:
         self._threads.shutdown(wait=False)
 
 
-PROMPT: Final = "skiway> "
-MORE: Final = "   ...> "
-QUITS: Final = ("exit", "quit", "\\q", ".exit", ".quit")
 INTERRUPTED: Final = 130
 MIN_WIDTH: Final = 12
+QUIET: Final = ("mode", "timer")
+"""Dot commands that print nothing."""
 HELP: Final = """\
 .tables [PATTERN]  list tables; PATTERN is a glob, such as raw.*
 .schema [TABLE]    show the CREATE TABLE statement of a table, or of all
+.mode [MODE]       show or set the form of results: table, box, line, csv, json, ndjson, yaml or markdown
+.timer on|off      show how long each statement takes
 .help              show this help
 .quit              leave; so do exit and Ctrl-D
 
 End statements with a semicolon. Tables are named catalog.schema.table; USE lake.sales makes lake.sales.people just people.
-Ctrl-C cancels the running statement."""
+Tab completes names and keywords. Ctrl-C cancels the running statement."""
 
 
 class Shell:
@@ -126,6 +128,8 @@ class Shell:
 
     def __init__(self, call: Call, *, catalog: str, max_rows: int) -> None:
         self._call, self._max_rows = call, max_rows
+        self._mode: Output | Form = call.output
+        self._has_timer = False
         self._engine = Engine(catalog)
         self._catalog = catalog
         self._session: Session | None = None
@@ -134,11 +138,16 @@ class Shell:
 
     def run(self, given: Statement | str) -> None:
         """Run a statement or a dot command, and print its result."""
+        began, has_timer = monotonic(), self._has_timer
         self._print(self._start(given))
+        if has_timer:
+            sys.stdout.flush()
+            typer.echo(f"{monotonic() - began:.3f} s", err=True)
 
     def run_all(self, given: Sequence[Statement | str]) -> None:
         """Run several; in JSON and YAML, their results are one list."""
-        if self._call.output not in (Output.json, Output.yaml) or len(given) == 1:
+        sets_mode = any(isinstance(each, str) and each.split()[0] == ".mode" for each in given)
+        if sets_mode or self._mode not in (Output.json, Output.yaml) or len(given) == 1:
             for number, each in enumerate(given, start=1):
                 try:
                     self.run(each)
@@ -161,13 +170,37 @@ class Shell:
     def _execute(self, given: Statement | str) -> Result:
         if isinstance(given, Statement) and given.reads_no_table:
             return Result("select", self._engine.query(given.text))
-        if isinstance(given, str) and given.split()[0] == ".help":
-            return Result("help", message=HELP)
+        if isinstance(given, str) and (result := self._setting(*given.split(None, 1))) is not None:
+            return result
         from skiway.duckdb.statements import dot_command, execute
 
+        session = self._connected()
+        return dot_command(session, given) if isinstance(given, str) else execute(session, given)
+
+    def _setting(self, command: str, value: str = "") -> Result | None:
+        """Run a dot command about the shell itself; return None if it is another one."""
+        value = value.strip()
+        match command:
+            case ".help":
+                return Result("help", message=HELP)
+            case ".mode":
+                self._mode = mode_called(value) if value else self._mode
+                return Result("mode", message="" if value else self._mode.value)
+            case ".timer":
+                if value not in ("on", "off"):
+                    raise InvalidArgument(f".timer {value or 'alone'} is not a setting: write .timer on or .timer off")
+                self._has_timer = value == "on"
+                return Result("timer")
+        return None
+
+    def _connected(self) -> Session:
         if self._session is None:
             self._session = self._call.sql_session(self._catalog, self._engine)
-        return dot_command(self._session, given) if isinstance(given, str) else execute(self._session, given)
+        return self._session
+
+    def names(self) -> Names:
+        """Return the names that Tab completes."""
+        return self.worker.run(lambda: known_names(self._connected()))
 
     def cancel(self) -> None:
         """Cancel the running statement, here and on the server."""
@@ -188,29 +221,36 @@ class Shell:
     # -- results -------------------------------------------------------------------------------------------------------
 
     def _print(self, result: Result) -> None:
-        output = self._call.output
+        output = self._mode
+        has_documents = isinstance(output, Output) and output.has_documents
         if result.answer is not None and result.answer.names:
-            if output.has_documents:
+            if isinstance(output, Output) and has_documents:
                 write_documents(output, self.worker.each(result.answer.documents()))
             else:
                 self._print_texts(output, result.answer)
-        elif output.has_documents:
+        elif result.statement in QUIET and not result.message:
+            return
+        elif has_documents:
             text = json.dumps(_change(result), ensure_ascii=False, indent=2 if output is Output.json else None)
             typer.echo("\n".join(yaml_lines(_change(result))) if output is Output.yaml else text)
             return
-        if result.message and output is Output.table:
+        if result.message and output in FOR_PEOPLE:
             typer.echo(result.message)
         elif result.message:
             typer.echo(result.message, err=True)
 
-    def _print_texts(self, output: Output, answer: Answer) -> None:
+    def _print_texts(self, output: Output | Form, answer: Answer) -> None:
         columns = [Column(name, right, MIN_WIDTH) for name, right in zip(answer.names, answer.are_numbers, strict=True)]
-        if answer.names == ["explain_key", "explain_value"] and output is Output.table:
+        if answer.names == ["explain_key", "explain_value"] and output in FOR_PEOPLE:
             for page in answer.texts():
                 typer.echo("\n".join(str(row[1]).rstrip("\n") for row in page))
             return
         pages = self.worker.pages(answer.texts())
-        write_texts(output, columns, self._limited(pages) if output is Output.table and self._max_rows else pages)
+        pages = self._limited(pages) if output in FOR_PEOPLE and self._max_rows else pages
+        if isinstance(output, Form):
+            write_rows(output, columns, pages)
+        else:
+            write_texts(output, columns, pages)
 
     def _limited(self, pages: Iterator[list[Any]]) -> Iterator[list[Any]]:
         """Yield the first rows; the query is not read further than that."""
@@ -245,7 +285,7 @@ def run(call: Call, text: str | None, file: Path | None, *, catalog: str, max_ro
     shell, at_once = Shell(call, catalog=catalog, max_rows=max_rows), False
     try:
         if is_interactive:
-            _prompt(call, shell)
+            _converse(call, shell)
         else:
             shell.run_all(given)
             sys.stdout.flush()
@@ -274,7 +314,7 @@ def split_input(text: str) -> list[Statement | str]:
     found: list[Statement | str] = []
     lines: list[str] = []
     for line in text.splitlines():
-        if line.startswith(".") and _is_complete(lines):
+        if line.startswith(".") and is_complete("\n".join(lines)):
             found += split_statements("\n".join(lines))
             found.append(line.strip().rstrip(";"))
             lines.clear()
@@ -283,26 +323,11 @@ def split_input(text: str) -> list[Statement | str]:
     return [*found, *split_statements("\n".join(lines))]
 
 
-def _is_complete(lines: Sequence[str]) -> bool:
-    """Whether lines end with a complete statement: a semicolon in a string or a comment does not end it."""
-    text = "\n".join(lines).strip()
-    if not text or not text.endswith(";"):
-        return not text
-    try:
-        split_statements(text)
-    except InvalidArgument as error:
-        return "unterminated" not in error.message
-    return True
+def _converse(call: Call, shell: Shell) -> None:
+    from skiway.cli.sql.prompt import Prompt
 
-
-# -- the prompt --------------------------------------------------------------------------------------------------------
-
-
-def _prompt(call: Call, shell: Shell) -> None:
-    with suppress(ImportError):  # enables line editing and history
-        import readline  # noqa: F401
     typer.echo(f"DuckDB on the lake at {call.address}. End statements with ; and type .help for help, exit to quit.")
-    for text in _read_statements():
+    for text in Prompt(shell.names).statements():
         try:
             for each in split_input(text):
                 shell.run(each)
@@ -310,25 +335,3 @@ def _prompt(call: Call, shell: Shell) -> None:
             typer.echo(f"error: {error.message}", err=True)
         except KeyboardInterrupt:
             typer.echo("cancelled", err=True)
-
-
-def _read_statements(read: Callable[[str], str] = input) -> Iterator[str]:
-    """Yield what the user types up to each semicolon; Ctrl-C discards the current lines, Ctrl-D or `exit` ends."""
-    lines: list[str] = []
-    while True:
-        try:
-            line = read(MORE if lines else PROMPT)
-        except EOFError:
-            typer.echo()
-            return
-        except KeyboardInterrupt:
-            typer.echo()
-            lines.clear()
-            continue
-        if not lines and line.strip().rstrip(";").lower() in QUITS:
-            return
-        if line.strip() or lines:
-            lines.append(line)
-        if lines and (lines[0].startswith(".") or _is_complete(lines)):
-            yield "\n".join(lines)
-            lines.clear()

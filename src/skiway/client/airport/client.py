@@ -38,6 +38,9 @@ class AirportClient(Definitions):
     The client follows a server to other servers, files and web addresses, and does not validate its data, as DuckDB does. With
     `trusted=False` it validates what it receives and raises `PermissionDenied` instead of connecting to another place.
 
+    With `brief`, a scan outside of a transaction leaves out two calls that DuckDB makes: it asks neither for the version of the
+    catalog nor for a transaction of its own.
+
     Tables and functions are named `"schema.table"`, with double quotes where needed (`'csv."two words"'`), or by a tuple of
     both. Names are case-insensitive. All methods raise
     errors of `skiway.errors`.
@@ -56,6 +59,7 @@ class AirportClient(Definitions):
         timeout_s: float | None = None,
         max_message_bytes: int = 512 * MIB,
         trusted: bool = True,
+        brief: bool = False,
         ids: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         address, url_catalog, url_token = split_url(location)
@@ -72,7 +76,7 @@ class AirportClient(Definitions):
             token_on_scans=token_on_scans,
             session_id=_session_id(os.getpid()),
         )
-        self._session = Session(calls, ids)
+        self._session = Session(calls, ids, brief=brief)
 
     @property
     def location(self) -> str:
@@ -104,6 +108,10 @@ class AirportClient(Definitions):
         """Return all schemas with their tables and functions, as of the first use or the last `reload()`."""
         return self._session.listing().schemas()
 
+    def schema_names(self) -> list[str]:
+        """Return the names of all schemas, without loading what is in them."""
+        return self._session.listing().names()
+
     def table(self, name: TableName) -> Table:
         """Return a table; raise `NotFound` if there is none."""
         return self._session.listing().table(name)
@@ -129,17 +137,19 @@ class AirportClient(Definitions):
         at_timestamp: object | None = None,
         limit: int | None = None,
         plan: bool = False,
+        streams: int = 1,
     ) -> Rows:
         """Stream the rows of a table: the given columns, the rows that match `where`, as of a version or time.
 
-        After `limit` rows the call is cancelled, so that the server stops reading.
+        After `limit` rows the call is cancelled, so that the server stops reading. Otherwise, up to `streams` threads read the parts of
+        a large scan, and its rows are in no order.
 
         Build `where` with `col()`. A string is sent unchanged as DuckDB's filter JSON and is not applied again by the
         client, so the result may have more rows. `plan=True` first requests statistics of the columns, as DuckDB does for
         its optimizer.
         """
         bound = self.bind(table, columns=columns, where=where, at_version=at_version, at_timestamp=at_timestamp)
-        return (bound.plan() if plan else bound).read(limit=limit)
+        return (bound.plan() if plan else bound).read(limit=limit, streams=streams)
 
     def count(self, table: TableName, *, where: Where = None) -> int:
         """Return the number of rows of a table, or of those that match `where`."""

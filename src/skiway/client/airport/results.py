@@ -26,6 +26,7 @@ from skiway.model.flight_pb2 import FlightEndpoint
 
 FUNCTION_CALL: Final = "application/x-msgpack-duckdb-function-call"
 FILE: Final = "application/msgpack"
+BATCH_ROWS: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ class FunctionCall:
             import duckdb
         with duckdb.connect(":memory:") as database:
             try:
-                reader = database.execute(self._sql(columns), [*self.arguments, *self.named.values()])
-                yield from reader.to_arrow_reader()
+                rows = database.sql(self._sql(columns), params=[*self.arguments, *self.named.values()])
+                reader = rows.to_arrow_reader if hasattr(rows, "to_arrow_reader") else rows.fetch_arrow_reader
+                yield from reader(BATCH_ROWS)
             except duckdb.Error as error:
                 raise Internal(f"DuckDB could not run {self.name}: {error}") from error
 

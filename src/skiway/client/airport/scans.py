@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -36,7 +37,8 @@ from skiway.client.airport.results import (
     read_statistics,
 )
 from skiway.client.airport.session import Session, describe_descriptor, flight_descriptor
-from skiway.client.connection import Connection
+from skiway.client.airport.together import together
+from skiway.client.connection import Connection, Stream
 from skiway.client.errors import blame_server
 from skiway.errors import Internal, InvalidArgument
 from skiway.model.flight_pb2 import FlightDescriptor, FlightInfo
@@ -120,13 +122,19 @@ class BoundScan:
         scan = cls(calls, part.trace, part.selection)
         return Rows(scan.schema, scan._batches([part.endpoint]))
 
-    def read(self, *, limit: int | None = None) -> Rows:
-        """Request the endpoints, and return the rows, at most `limit`; the endpoints are read one after another."""
+    def read(self, *, limit: int | None = None, streams: int = 1) -> Rows:
+        """Request the endpoints, and return the rows, at most `limit`.
+
+        The endpoints are read one after another, or, without a limit, by up to `streams` threads.
+        """
         if limit is not None and limit < 0:
             raise InvalidArgument(f"limit is {limit}: it must not be negative")
         if limit == 0:
             return Rows(self.schema, first_rows(iter(()), 0))
-        batches = self._batches(self.endpoints())
+        endpoints = self.endpoints()
+        if limit is None and min(streams, len(endpoints)) > 1:
+            return Rows(self.schema, together([partial(self._part, endpoint) for endpoint in endpoints], streams))
+        batches = self._batches(endpoints)
         return Rows(self.schema, batches if limit is None else first_rows(batches, limit))
 
     @property
@@ -135,17 +143,23 @@ class BoundScan:
 
     def _batches(self, endpoints: Sequence[Endpoint]) -> Generator[pa.RecordBatch]:
         for endpoint in endpoints:
-            if endpoint.call is not None:
-                self.calls.connection.refuse_elsewhere(f"files that {endpoint.call.name}() reads")
-            source = self._run_function(endpoint.call) if endpoint.call is not None else self._stream(endpoint)
-            with contextlib.closing(source) as batches:
-                for batch in batches:
-                    if (rows := self.selection.apply(batch)).num_rows:
-                        yield rows
+            with contextlib.closing(self._part(endpoint)) as batches:
+                yield from batches
 
-    def _stream(self, endpoint: Endpoint) -> Generator[pa.RecordBatch]:
+    def _part(self, endpoint: Endpoint, opened: Callable[[Stream], None] | None = None) -> Generator[pa.RecordBatch]:
+        if endpoint.call is not None:
+            self.calls.connection.refuse_elsewhere(f"files that {endpoint.call.name}() reads")
+        source = self._run_function(endpoint.call) if endpoint.call is not None else self._stream(endpoint, opened)
+        with contextlib.closing(source) as batches:
+            for batch in batches:
+                if (rows := self.selection.apply(batch)).num_rows:
+                    yield rows
+
+    def _stream(self, endpoint: Endpoint, opened: Callable[[Stream], None] | None) -> Generator[pa.RecordBatch]:
         connection = self.calls.connection if endpoint.location is None else self._connect(endpoint.location)
         stream = self.calls.get(self.trace, endpoint.ticket, connection)
+        if opened is not None:
+            opened(stream)
         try:
             with blame_server(connection.location.text, "DoGet"):
                 reader = BatchReader(
@@ -220,11 +234,13 @@ def bind(
     transaction: TransactionContext | None = None,
 ) -> BoundScan:
     """Look up a table and validate the selection, with the calls that DuckDB makes to bind a table."""
-    transaction = transaction or session.begin()
+    is_brief = transaction is None and session.is_brief()
+    transaction = transaction or (TransactionContext() if is_brief else session.begin())
     table = session.listing().table(name)
     if at.unit:
         table = table_at(session, table, session.calls.find_at(table.descriptor, at))
-    session.poll_version()
+    if not is_brief:
+        session.poll_version()
     trace = session.trace(table.descriptor, transaction)
     if at.unit:
         info = session.calls.bind_at(trace, at)

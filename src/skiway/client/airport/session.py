@@ -58,6 +58,10 @@ class Listing:
         """Return all schemas."""
         return [self._open(entry) for entry in self._entries.values()]
 
+    def names(self) -> list[str]:
+        """Return the names of all schemas."""
+        return list(self._entries)
+
     def table(self, name: TableName) -> Table:
         """Return the table called `name`; raise `NotFound` if there is none."""
         for schema, own_name in self._addresses(name):
@@ -369,9 +373,9 @@ class OpenTransaction:
 class Session:
     """What all statements of a client share. Thread-safe; each thread has its own transaction."""
 
-    def __init__(self, calls: Calls, ids: Callable[[], str]) -> None:
+    def __init__(self, calls: Calls, ids: Callable[[], str], *, brief: bool = False) -> None:
         self.calls = calls
-        self._ids = ids
+        self._ids, self._is_brief = ids, brief
         self._lock = threading.Lock()
         self._cached: Listing | None = None
         self._thread = threading.local()
@@ -440,6 +444,10 @@ class Session:
         """Return the context of the next statement: the open transaction, or a new one for this statement only."""
         opened = self.open_transaction()
         return TransactionContext(self.calls.create_transaction()) if opened is None else opened.context
+
+    def is_brief(self) -> bool:
+        """Whether scans of this thread leave out what only DuckDB calls."""
+        return self._is_brief and self.open_transaction() is None
 
     def explicit_context(self) -> TransactionContext | None:
         """The explicit transaction. Unlike other transactions, it also applies to calls about the catalog."""
