@@ -228,15 +228,15 @@ class DeltaTable(TableHandle, RewritableTable):
             raise PreconditionFailed(
                 f"{table} has a corrupt log", key="file.corrupt", detail=first_lines(error)
             ) from error
+        except OSError as error:
+            advice = "cannot be read; check the address and credentials of the source"
+            raise unreadable(str(table), error, otherwise=advice) from error
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of Rust, which is no Exception and would end the thread
                 raise
             raise PreconditionFailed(
                 f"{table} has a corrupt log", key="file.corrupt", detail=first_lines(error)
             ) from None
-        except OSError as error:
-            advice = "cannot be read; check the address and credentials of the source"
-            raise unreadable(str(table), error, otherwise=advice) from error
 
 
 _VARIANT_FEATURES: Final = {"variantType", "variantType-preview"}
