@@ -68,7 +68,9 @@ class Part:
         """The interpreter of an environment of this Python with the project and what its tests need."""
         python = folder / "bin" / "python"
         if not (folder / "ready").exists():
-            subprocess.run([*UV, "venv", "--quiet", "--clear", "--python", version, str(folder)], check=True)
+            made = subprocess.run([*UV, "venv", "--quiet", "--clear", "--python", version, str(folder)], check=False)
+            if made.returncode:
+                raise SystemExit(f"there is no Python {version}: install it, and put python{version} on PATH")
             subprocess.run(
                 [*UV, "pip", "install", "--quiet", "--python", str(python), "-e", f"{PROJECT}[test]"], check=True
             )
