@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from any_duckdb.versions import DUCKDB, VERSIONS, installed
+from any_duckdb.versions import DUCKDB, TESTS, VERSIONS, installed
 
-FILES = ("test_connection.py", "test_queries.py", "test_attached.py", "test_references.py", "test_magic.py")
+PROJECT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(DUCKDB in os.environ, reason="these tests run in it")
@@ -19,7 +19,7 @@ FILES = ("test_connection.py", "test_queries.py", "test_attached.py", "test_refe
 def test_statements_work_with_this_duckdb(version: str, tmp_path: Path) -> None:
     folder = installed(version, tmp_path)
     env = {**os.environ, DUCKDB: str(folder), "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
-    files = [str(Path(__file__).with_name(name)) for name in FILES]
+    files = [str(PROJECT / file) for file in TESTS]
     program = f"import duckdb, pytest; assert duckdb.__version__ == {version!r}; exit(pytest.main({files!r} + ['-q']))"
     run = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, env=env)
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]

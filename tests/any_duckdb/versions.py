@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 DUCKDB = "SKIWAY_DUCKDB"
 """The environment variable with the folder of the DuckDB to test."""
-VERSIONS = ("1.4.0", "1.4.4", "1.5.5", "2.0.0")
+PART = tomllib.loads((Path(__file__).parents[1] / "compatibility" / "parts.toml").read_text())["duckdb"]
+VERSIONS: tuple[str, ...] = tuple(PART["versions"])
+TESTS: tuple[str, ...] = tuple(PART["tests"])
+"""The files whose tests run with each version."""
 INSTALL = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
-from any_duckdb.versions import DUCKDB
+from any_duckdb.versions import DUCKDB, INSTALL
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[1]
@@ -60,8 +60,9 @@ class Part:
             return
         release = self.releases.get(version, version)
         target = folder.with_name(f"{folder.name}.new")
-        options = ["--quiet", "--no-deps", "--python", sys.executable, "--target", str(target)]
-        subprocess.run([*UV, "pip", "install", *options, *(f"{each}=={release}" for each in self.packages)], check=True)
+        subprocess.run(
+            [*INSTALL, "--target", str(target), *(f"{each}=={release}" for each in self.packages)], check=True
+        )
         target.rename(folder)
 
     def _environment(self, version: str, folder: Path) -> Path:
@@ -104,5 +105,7 @@ def outcomes(report: Path) -> dict[str, str]:
 def problems(found: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
     """Why a run has failed: failures that are not known, and known ones that are none. Empty if it has not."""
     unknown = [f"failed: {test}: {reason[:300]}" for test, reason in found.items() if reason and test not in known]
-    passing = [f"{test} is listed as a known failure, but passes: remove it" for test in known if found.get(test) == ""]
+    passing = [
+        f"{test} is listed in known_failures.toml, but passes: remove it" for test in known if found.get(test) == ""
+    ]
     return [*unknown, *passing]

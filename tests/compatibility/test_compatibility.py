@@ -76,7 +76,7 @@ def test_failures_are_compared_with_known_ones() -> None:
     assert problems(found, {"a::two": "old", "a::three": "old"}) == []
     assert problems(found, {"a::two": "old"}) == ["failed: a::three: no such column"]
     assert problems(found, {"a::one": "old", "a::two": "old", "a::three": "old"}) == [
-        "a::one is listed as a known failure, but passes: remove it"
+        "a::one is listed in known_failures.toml, but passes: remove it"
     ]
 
 

@@ -18,3 +18,10 @@ def connected(location: str, token: str = "", catalog: str = "", *, cookies: boo
     if cookies:
         options[DatabaseOptions.WITH_COOKIE_MIDDLEWARE.value] = "true"
     return flightsql.connect(location, db_kwargs=options, autocommit=True)
+
+
+def rows(cursor: Any, query: str, *parameters: Any) -> list[Any]:
+    """The rows of a query."""
+    cursor.execute(query, parameters or None)
+    found: list[Any] = cursor.fetchall()
+    return found

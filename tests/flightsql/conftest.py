@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flightsql.adbc import connected
 from flightsql.jdbc import driver_jar, java_machine
 from lake.lakes import Lake, opened_lake
 from skiway.sandbox.queries import Queries
@@ -34,6 +35,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory, queries: QueryEngine) -> Iter
             owner.insert("s.people", pa.table({"id": [1, 2, 3], "name": ["Ada", "Grace", None]}))
             owner.call("skiway.create_view", "s.adults", "SELECT id FROM people WHERE id > 1").read_all()
         yield made
+
+
+@pytest.fixture
+def cursor(lake: Lake) -> Iterator[Any]:
+    """A cursor of the ADBC driver, as the caller `reader`."""
+    with connected(lake.location, "reader") as connection, connection.cursor() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from authorization.worlds import Worlds
-from flightsql.adbc import connected
+from flightsql.adbc import connected, rows
 from lake.lakes import Lake
 from lake.policed_lake import CANARY, NUMBERS, policed_lake
 from runtime.servers import eventually
@@ -26,18 +25,6 @@ from skiway.lake import Handles, Sources, airport_service
 from skiway.sandbox.queries import QueryProcess
 from skiway.security import MemorySecrets
 from skiway.sql import QueryEngine
-
-
-@pytest.fixture
-def cursor(lake: Lake) -> Iterator[Any]:
-    with connected(lake.location, "reader") as connection, connection.cursor() as opened:
-        yield opened
-
-
-def rows(cursor: Any, sql: str, *parameters: Any) -> list[Any]:
-    cursor.execute(sql, parameters or None)
-    found: list[Any] = cursor.fetchall()
-    return found
 
 
 def refused(cursor: Any, sql: str, *parameters: Any) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.any_pb2 import Any as AnyMessage
 
 from airport.raw import Raw
-from flightsql.adbc import connected
+from flightsql.adbc import connected, rows
 from flightsql.test_attacks import as_, info, outcome, read, refusal
 from lake.lakes import Lake
 from lake.policed_lake import policed_lake
@@ -30,18 +30,6 @@ from skiway.sql import QueryEngine
 def raw(lake: Lake) -> Iterator[Raw]:
     with Raw(lake.location, ()) as client:
         yield client
-
-
-@pytest.fixture
-def cursor(lake: Lake) -> Iterator[Any]:
-    with connected(lake.location, "reader") as connection, connection.cursor() as opened:
-        yield opened
-
-
-def rows(cursor: Any, query: str, *parameters: Any) -> list[Any]:
-    cursor.execute(query, parameters or None)
-    found: list[Any] = cursor.fetchall()
-    return found
 
 
 # -- parameters --------------------------------------------------------------------------------------------------------

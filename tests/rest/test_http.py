@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -740,71 +740,64 @@ def test_empty_object_before_a_value_is_replaced_by_it(rest_server: RestServer) 
 # --- concurrency ------------------------------------------------------------------------------------------------------
 
 
-def test_calls_beyond_the_queue_limit_are_rejected_and_the_event_loop_keeps_running(
-    stores: Stores, tmp_path: Path
-) -> None:
+@dataclass(frozen=True)
+class Blocked:
+    """A server whose calls of the account `a1`, or of all accounts, wait until they are `free`, and threads for calls."""
+
+    server: RestServer
+    pool: ThreadPoolExecutor
+    free: threading.Event
+
+    def config(self, token: str) -> httpx.Response:
+        return self.server.call("GET", "/v1/config", authorization=f"Bearer {token}")
+
+
+@contextmanager
+def blocked(stores: Stores, folder: Path, options: RestOptions, *, account: str | None = None) -> Iterator[Blocked]:
+    """A server that knows the accounts of the tokens. The calls end with the block, also if the test fails."""
     free = threading.Event()
     free.set()
 
     def realm_of(caller: Any) -> Realm:
-        assert free.wait(200)
+        assert account not in (None, caller.account_id) or free.wait(200)
         return Realm(stores, caller.account_id)
 
-    options = RestOptions(workers=1, waiting=1)
-    with (
-        opened(stores, tmp_path, realm_of=realm_of, options=options) as rest_server,
-        ThreadPoolExecutor(2) as pool,
-        ExitStack() as last,
-    ):
-
-        def config(token: str) -> httpx.Response:
-            return rest_server.call("GET", "/v1/config", authorization=f"Bearer {token}")
-
-        # After the first call, the server knows the accounts of the tokens. That of the stranger has no catalog.
-        assert [config(token).status_code for token in ("anybody", "stranger")] == [200, 400]
+    with opened(stores, folder, realm_of=realm_of, options=options) as server, ThreadPoolExecutor(6) as pool:
+        found = Blocked(server, pool, free)
+        # That of the stranger has no catalog.
+        assert [found.config(token).status_code for token in ("anybody", "stranger")] == [200, 400]
         free.clear()
-        last.callback(free.set)
-        served = [pool.submit(config, token) for token in ("anybody", "stranger")]
+        try:
+            yield found
+        finally:
+            free.set()
+
+
+def test_calls_beyond_the_queue_limit_are_rejected_and_the_event_loop_keeps_running(
+    stores: Stores, tmp_path: Path
+) -> None:
+    with blocked(stores, tmp_path, RestOptions(workers=1, waiting=1)) as each:
+        served = [each.pool.submit(each.config, token) for token in ("anybody", "stranger")]
         while (
-            response := rest_server.call("GET", "/v1/nothing")
-        ).status_code == 404 and rest_server.app._running.total() < 2:
+            response := each.server.call("GET", "/v1/nothing")
+        ).status_code == 404 and each.server.app._running.total() < 2:
             time.sleep(0)
         assert response.status_code == 404  # answered by the event loop while all threads are busy
-        assert error(config("anybody")) == (503, "ServiceUnavailableException")
-        free.set()
-        assert [each.result().status_code for each in served] == [200, 400]
+        assert error(each.config("anybody")) == (503, "ServiceUnavailableException")
+        each.free.set()
+        assert [call.result().status_code for call in served] == [200, 400]
 
 
 def test_calls_of_one_account_leave_places_for_others(stores: Stores, tmp_path: Path) -> None:
     """Calls of one account that wait for a thread do not fill the places of all callers."""
-    free = threading.Event()
-    free.set()
-
-    def realm_of(caller: Any) -> Realm:
-        assert caller.account_id != "a1" or free.wait(200)
-        return Realm(stores, caller.account_id)
-
-    options = RestOptions(workers=4, waiting=4)
-    with (
-        opened(stores, tmp_path, realm_of=realm_of, options=options) as rest_server,
-        ThreadPoolExecutor(6) as pool,
-        ExitStack() as last,
-    ):
-
-        def config(token: str) -> httpx.Response:
-            return rest_server.call("GET", "/v1/config", authorization=f"Bearer {token}")
-
-        # After the first call, the server knows the accounts of the tokens. That of the stranger has no catalog.
-        assert [config(token).status_code for token in ("anybody", "stranger")] == [200, 400]
-        free.clear()
-        last.callback(free.set)
-        waiting = [pool.submit(config, "anybody") for _ in range(6)]
-        while rest_server.app._running.total() < 6:
+    with blocked(stores, tmp_path, RestOptions(workers=4, waiting=4), account="a1") as each:
+        waiting = [each.pool.submit(each.config, "anybody") for _ in range(6)]
+        while each.server.app._running.total() < 6:
             time.sleep(0)
-        assert error(config("anybody")) == (429, "TooManyRequestsException")
-        assert config("stranger").status_code == 400
-        free.set()
-        assert [each.result().status_code for each in waiting] == [200] * 6
+        assert error(each.config("anybody")) == (429, "TooManyRequestsException")
+        assert each.config("stranger").status_code == 400
+        each.free.set()
+        assert [call.result().status_code for call in waiting] == [200] * 6
 
 
 def test_calls_that_lost_a_race_are_retried(shop: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from skiway.client import AirportClient
 from skiway.duckdb.engine import Engine, Statement, quoted, split_statements
 from skiway.duckdb.parameters import Parameters, with_parameters
 from skiway.duckdb.references import References
-from skiway.duckdb.rewriting import called, explained, named_in, parse, with_replacements
+from skiway.duckdb.rewriting import called, explained, named_in, parse, seen_from, with_replacements
 from skiway.duckdb.scans import LakeName, LakeViews, Source
 from skiway.errors import InvalidArgument, Unsupported
 
@@ -69,8 +69,7 @@ class AttachedLake:
         More conditions and limits are sent to the server than with `connection.sql`. The result is the same: the rows of the
         last statement as a relation, or None if it has none.
         """
-        relation, caller = None, sys._getframe(1)
-        known = {**caller.f_globals, **caller.f_locals}
+        relation, known = None, seen_from(sys._getframe(1))
         statements = split_statements(with_parameters(query, parameters))
         if not statements:
             raise InvalidArgument("there is no statement to run")
@@ -99,7 +98,7 @@ class AttachedLake:
         try:
             statement = parse(text)
         except InvalidArgument:
-            return given.text  # DuckDB says what is wrong with it
+            return given.text  # DuckDB reports the mistake
         self._engine.scope = named_in(statement, known)
         database, schema = self._place()
         is_kept = isinstance(statement, exp.Create) and str(statement.args["kind"]).upper() != "TABLE"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from skiway.client import AirportClient
 from skiway.client.connection import split_url
 from skiway.duckdb.engine import Engine, Result, split_statements
 from skiway.duckdb.parameters import Parameters, with_parameters
+from skiway.duckdb.rewriting import seen_from
 from skiway.duckdb.session import Session
 from skiway.duckdb.statements import execute
 from skiway.errors import InvalidArgument
@@ -70,11 +70,11 @@ class LakeConnection:
         changed rows. Tables without a schema are temporary tables, tables of the schema that USE named, or variables in the
         caller's code, such as DataFrames, or those in `variables`.
         """
-        return self._run(query, parameters, _seen_from(sys._getframe(1)) if variables is None else variables)
+        return self._run(query, parameters, seen_from(sys._getframe(1)) if variables is None else variables)
 
     def execute(self, query: str, parameters: Parameters | None = None) -> Self:
         """Run statements, and keep the rows of the last one for `fetchone` and `fetchall`."""
-        self._relation = self._run(query, parameters, _seen_from(sys._getframe(1)))
+        self._relation = self._run(query, parameters, seen_from(sys._getframe(1)))
         self._rows = None
         return self
 
@@ -121,7 +121,3 @@ class LakeConnection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _seen_from(caller: FrameType) -> Mapping[str, Any]:
-    return {**caller.f_globals, **caller.f_locals}

@@ -164,7 +164,7 @@ class Fetched(Answer):
 
 
 class Engine:
-    """An embedded DuckDB, or the one of the caller. Each catalog of the lake is an empty database in it, whose views are scans."""
+    """A DuckDB connection, a new one or the caller's. In it, each catalog of the lake is a database whose views scan the lake's tables."""
 
     def __init__(self, catalog: str = "lake", connection: duckdb.DuckDBPyConnection | None = None) -> None:
         self.duckdb = connection or duckdb.connect()
@@ -293,12 +293,6 @@ class Engine:
 def _in_scope(method: Callable[[str], Any], text: str, scope: dict[str, Any]) -> Any:
     """Call a method of DuckDB, which finds what `scope` names as if it were variables of its caller."""
     return eval("__method__(__text__)", {"__method__": method, "__text__": text, **scope})  # noqa: S307 - constant
-
-
-def arrow_reader(relation: Any, rows: int) -> pa.RecordBatchReader:
-    """Return the rows of a relation in batches of this size."""
-    read = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
-    return read(rows)
 
 
 def _unique(names: Sequence[str]) -> list[str]:

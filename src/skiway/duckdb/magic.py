@@ -51,14 +51,12 @@ class SqlMagic:
         return None
 
     def _connected(self) -> LakeConnection:
-        if self._lake is None:
-            self._connect(os.environ.get("SKIWAY_SERVER") or DEFAULT)
-        assert self._lake is not None
-        return self._lake
+        return self._lake or self._connect(os.environ.get("SKIWAY_SERVER") or DEFAULT)
 
-    def _connect(self, address: str) -> None:
+    def _connect(self, address: str) -> LakeConnection:
         self.close()
         self._lake = connect(Location.with_scheme(address), token=os.environ.get("SKIWAY_TOKEN") or None)
+        return self._lake
 
     def close(self) -> None:
         """Close the connection."""
@@ -72,7 +70,7 @@ LOADED: Final[dict[int, SqlMagic]] = {}
 
 
 def load(shell: Any) -> None:
-    """Add the magic to a notebook, whose `{…}` it leaves as they are: they are SQL."""
+    """Add the magic to a notebook. IPython does not expand `{…}` in its statements, because braces are SQL."""
     magic = SqlMagic(shell)
 
     def sql(line: str, cell: str | None = None) -> DuckDBPyRelation | None:

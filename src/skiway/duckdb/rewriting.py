@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from types import FrameType
 from typing import Any, Final
 
 import sqlglot
@@ -48,6 +49,11 @@ def explained(given: Statement) -> tuple[str, str]:
     prefix = EXPLAIN.match(given.text)
     assert prefix is not None
     return prefix[0], given.text[prefix.end() :]
+
+
+def seen_from(caller: FrameType) -> Mapping[str, Any]:
+    """Return the variables that code in this frame can name."""
+    return {**caller.f_globals, **caller.f_locals}
 
 
 def named_in(statement: exp.Expr, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from sqlglot import exp
 
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client import Rows
-from skiway.duckdb.engine import INTERRUPTED, Answer, Engine, arrow_reader, quoted
+from skiway.client.airport.results import BATCH_ROWS, arrow_reader
+from skiway.duckdb.engine import INTERRUPTED, Answer, Engine, quoted
 from skiway.duckdb.references import References, Replacement
 from skiway.duckdb.rewriting import named_in, parse, with_replacements
 from skiway.duckdb.scans import LakeName, LakeViews, Source
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 UUID_BYTES: Final = "unhex(replace(CAST(CAST({} AS UUID) AS VARCHAR), '-', ''))"
 NULL_TYPE: Final = re.compile(r'"NULL"(?=[\[\],)]|$)')
 """The type of NULL from DuckDB 2.0 on, which older versions store as INTEGER."""
-BATCH_ROWS: Final = 65_536
 LOCAL_SCHEMAS: Final = frozenset({"information_schema", "pg_catalog", "main"})
 LOCAL_TABLES: Final = """
     SELECT 1 FROM duckdb_tables() WHERE database_name = 'temp' AND lower(table_name) = lower(?)

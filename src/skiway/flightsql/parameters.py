@@ -61,7 +61,7 @@ def parameter_schema(parameters: Sequence[Parameter]) -> pa.Schema:
 
 
 def casts(parameters: Sequence[Parameter], sent: pa.Schema) -> list[str]:
-    """The types to which values are cast: those of parameters whose values have the type in which they should be sent."""
+    """The types to which the server casts the values; empty for a value that was not sent in the type that the server asked for."""
     by_name = len(set(sent.names)) == len(parameters) and set(sent.names) == {each.name for each in parameters}
     if len(sent) != len(parameters):
         return []

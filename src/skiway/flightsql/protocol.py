@@ -256,12 +256,14 @@ class FlightSql(FlightProtocol):
         here = place_of(request)
         if chosen_place(host, request, query) is not None:
             return self._prepared(_Prepared(self._engine.caller(), here.catalog, query, query, here.schema), CHOSEN)
-        names = self._engine.bind(query, None).parameters
+        unbound = self._engine.bind(query, None)
+        names = unbound.parameters
         types: Sequence[str] = ()
         columns: pa.Schema | None = None
         try:
             types = self._engine.parameters(query, here) if names else ()
-            columns = self._engine.columns(self._engine.bind(query, None, types).sql, here)
+            typed = self._engine.bind(query, None, types) if any(types) else unbound
+            columns = self._engine.columns(typed.sql, here)
         except InvalidArgument:
             if not names:
                 raise  # otherwise, NULL may not be valid where a value is

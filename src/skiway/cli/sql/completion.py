@@ -1,4 +1,4 @@
-"""What Tab offers at the prompt: keywords, and the names of the lake that fit what is written."""
+"""Completion at the prompt: Tab offers keywords, and the names of catalogs, tables, columns and functions that fit."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class AirportClient(Definitions):
         return self._session.listing().schemas()
 
     def schema_names(self) -> list[str]:
-        """Return the names of all schemas, without loading what is in them."""
+        """Return the names of all schemas, without loading their tables."""
         return self._session.listing().names()
 
     def table(self, name: TableName) -> Table:

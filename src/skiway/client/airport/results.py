@@ -49,8 +49,7 @@ class FunctionCall:
         with duckdb.connect(":memory:") as database:
             try:
                 rows = database.sql(self._sql(columns), params=[*self.arguments, *self.named.values()])
-                reader = rows.to_arrow_reader if hasattr(rows, "to_arrow_reader") else rows.fetch_arrow_reader
-                yield from reader(BATCH_ROWS)
+                yield from arrow_reader(rows, BATCH_ROWS)
             except duckdb.Error as error:
                 raise Internal(f"DuckDB could not run {self.name}: {error}") from error
 
@@ -232,3 +231,9 @@ def _python_value(value: pa.Scalar) -> Any:
         return value.as_py()
     except (OverflowError, ValueError):
         return value
+
+
+def arrow_reader(relation: Any, rows: int) -> pa.RecordBatchReader:
+    """Return the rows of a relation in batches of this size."""
+    read = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
+    return read(rows)

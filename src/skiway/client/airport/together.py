@@ -1,4 +1,4 @@
-"""Several streams read at the same time, by threads, with a limit on what is buffered."""
+"""Threads that read several streams of a scan at the same time, into a buffer of limited size."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class _Reading:
         stream.close()
 
     def _put(self, batch: pa.RecordBatch) -> bool:
-        """Buffer a batch; return False if nobody reads it any more."""
+        """Buffer a batch; return False if the reader has stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_stopped or self._error or self._bytes < self._buffered_bytes)
             if self._has_stopped or self._error:

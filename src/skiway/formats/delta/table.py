@@ -202,6 +202,10 @@ class DeltaTable(TableHandle, RewritableTable):
         from deltalake import exceptions
 
         table = f"table {str(self.name)!r} at {self.location!r}"
+
+        def corrupt(error: BaseException) -> PreconditionFailed:
+            return PreconditionFailed(f"{table} has a corrupt log", key="file.corrupt", detail=first_lines(error))
+
         try:
             yield
         except exceptions.TableNotFoundError as error:
@@ -225,18 +229,14 @@ class DeltaTable(TableHandle, RewritableTable):
                     detail=first_lines(error),
                     table=str(self.name),
                 ) from error
-            raise PreconditionFailed(
-                f"{table} has a corrupt log", key="file.corrupt", detail=first_lines(error)
-            ) from error
+            raise corrupt(error) from error
         except OSError as error:
             advice = "cannot be read; check the address and credentials of the source"
             raise unreadable(str(table), error, otherwise=advice) from error
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of Rust, which is no Exception and would end the thread
                 raise
-            raise PreconditionFailed(
-                f"{table} has a corrupt log", key="file.corrupt", detail=first_lines(error)
-            ) from None
+            raise corrupt(error) from None
 
 
 _VARIANT_FEATURES: Final = {"variantType", "variantType-preview"}
