@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,10 @@ _WITH_FIRST: Final = "import sys, pytest; sys.path.insert(0, sys.argv[1]); sys.e
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A program or library that Skiway works with, and tests that show it. Without packages, it is Python itself."""
+    """A program or library that Skiway works with, and tests that show it. Without packages, it is Python itself.
+
+    With `everywhere`, the processes that the tests start have the packages, too.
+    """
 
     name: str
     title: str
@@ -34,6 +38,7 @@ class Part:
     packages: Sequence[str] = ()
     select: str = ""
     releases: Mapping[str, str] = field(default_factory=dict)
+    everywhere: bool = False
 
     def run(self, version: str) -> dict[str, str]:
         """Run the tests with this version: the reason of each failure, which is empty if the test passed."""
@@ -45,6 +50,8 @@ class Part:
         if self.packages:
             self._install(version, folder)
             command = [sys.executable, "-c", _WITH_FIRST, str(folder), *options]
+            if self.everywhere:
+                command = [str(_with_first(folder)), "-m", "pytest", *options]
         else:
             command = [str(self._environment(version, folder)), "-m", "pytest", *options]
         env = {**os.environ, "SKIWAY_TESTS": "" if self.packages else "quick"}
@@ -77,6 +84,18 @@ class Part:
             )
             (folder / "ready").touch()
         return python
+
+
+def _with_first(folder: Path) -> Path:
+    """The interpreter of an environment in which the packages of a folder come first, and then those of this one."""
+    environment = folder.with_name(f"{folder.name}-environment")
+    python = environment / "bin" / "python"
+    if not python.exists():
+        subprocess.run([*UV, "venv", "--quiet", "--clear", "--python", sys.executable, str(environment)], check=True)
+        [packages] = environment.glob("lib/python*/site-packages")
+        places = (folder, PROJECT / "src", sysconfig.get_path("purelib"))
+        (packages / "packages.pth").write_text("".join(f"{place}\n" for place in places))
+    return python
 
 
 def parts() -> dict[str, Part]:

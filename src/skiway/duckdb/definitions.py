@@ -197,9 +197,19 @@ def _alter(session: Session, statement: exp.Expr) -> Result:
     table, if_exists = (name.schema, name.table), bool(statement.args.get("exists"))
     if not if_exists:
         session.table(client, name)
-    for action in statement.args["actions"]:
+    for action in _actions(statement):
         _act(session, client, table, action, if_exists=if_exists)
     return _done(statement, f"altered table {_plain(name)}")
+
+
+def _actions(statement: exp.Expr) -> list[exp.Expr]:
+    actions: list[exp.Expr] = statement.args["actions"]
+    match actions, statement.args.get("options"):
+        case _, None | []:
+            return actions
+        case [exp.AlterRename(this=old)], [exp.ToTableProperty(this=new)]:  # RENAME old TO new, without COLUMN
+            return [exp.RenameColumn(this=exp.column(old.this, table=old.args.get("db")), to=exp.column(new.this))]
+    raise Unsupported(f"{statement.sql('duckdb')} is not supported")
 
 
 def _act(session: Session, client: AirportClient, table: tuple[str, str], action: exp.Expr, *, if_exists: bool) -> None:
