@@ -94,6 +94,17 @@ def test_created_view_is_listed_and_loaded(server: RestServer) -> None:
     assert server.call("GET", "/v1/lake/namespaces/ns/tables").json()["identifiers"] == []
 
 
+def test_location_that_a_client_derives_from_the_namespace_is_a_suggestion(server: RestServer) -> None:
+    """Trino sends one for each new view, and for each new version."""
+    place = server.call("GET", "/v1/lake/namespaces/ns").json()["properties"]["location"]
+    made = create(server, location=f"{place}/v-0123")
+    assert not made["metadata"]["location"].startswith(place)
+    moved = {"action": "set-location", "location": f"{place}/v-4567"}
+    answer = commit(server, moved, *replacing("SELECT 2 AS id"))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["metadata"]["location"] == made["metadata"]["location"]
+
+
 def test_replaced_view_keeps_its_versions_and_only_the_last_file(server: RestServer) -> None:
     made = create(server)
     answer = commit(server, *replacing("SELECT 2 AS id"), uuid=made["metadata"]["view-uuid"])

@@ -44,7 +44,7 @@ def folder_of_namespace(realm: Realm, warehouse: Warehouse, namespace_id: str) -
 
 
 def is_in_namespace(realm: Realm, warehouse: Warehouse, namespace_id: str, given: str) -> bool:
-    """Whether a client derived the location of a new table from that of the namespace, as Trino does."""
+    """Whether a client derived the location of a table or view from that of the namespace, as Trino does."""
     try:
         return location(given).is_within(location(folder_of_namespace(realm, warehouse, namespace_id)))
     except SkiwayError:

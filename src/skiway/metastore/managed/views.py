@@ -26,7 +26,7 @@ from skiway.formats.iceberg.metadata import commit_failed, version_of
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed import locations
 from skiway.metastore.managed.commits import LOCK_TIMEOUT_S
-from skiway.metastore.managed.locations import check_approved, check_properties, folder_of
+from skiway.metastore.managed.locations import check_approved, check_properties, folder_of, is_in_namespace
 from skiway.metastore.managed.states import undoing
 from skiway.metastore.managed.tables import fields_of_new, require_addressable, required_place
 from skiway.metastore.records import keys
@@ -96,14 +96,15 @@ def create_view(
     properties: Mapping[str, str],
     location: str | None = None,
 ) -> IcebergView:
-    """Create a view. `location` must be one that the operator approved for the catalog."""
+    """Create a view. `location` is as for a table: one that the operator approved for the catalog, or a suggestion."""
     from skiway.formats.iceberg.view_metadata import new_view
 
     place = required_place(realm, namespace_id)
     view_id = realm.ids()
-    own = folder_of(realm, warehouse, view_id)
+    if not location or is_in_namespace(realm, warehouse, place.resource_id.id, location):
+        location = folder_of(realm, warehouse, view_id)
     metadata = new_view(
-        view_uuid=str(uuid4()), location=location or own, schema=schema, version=version, properties=properties
+        view_uuid=str(uuid4()), location=location, schema=schema, version=version, properties=properties
     )
     return _created(realm, warehouse, v1.View(**fields_of_new(realm, place, view_id, v1.RK_VIEW, name)), metadata)
 
@@ -148,7 +149,13 @@ def commit_view(
         base = load_view(realm, warehouse, current.value)
         if required_uuid is not None and required_uuid.lower() != base.metadata.view_uuid.lower():
             raise commit_failed(f"view UUID does not match: expected {required_uuid} != {base.metadata.view_uuid}")
-        metadata = updated_view(base.metadata, updates, now_ms=int(realm.clock().timestamp() * 1000))
+        place = current.value.namespace_id.id
+        followed = [
+            each
+            for each in updates
+            if each.action != "set-location" or not is_in_namespace(realm, warehouse, place, each.location)
+        ]
+        metadata = updated_view(base.metadata, followed, now_ms=int(realm.clock().timestamp() * 1000))
         if metadata == base.metadata:
             return base
         desired = copied(current.value)
