@@ -326,7 +326,7 @@ def duckdb_view(server: RestServer) -> v1.View:
     )
 
 
-def test_view_of_duckdb_is_shown_with_both_dialects(server: RestServer) -> None:
+def test_view_of_duckdb_is_shown_in_further_dialects(server: RestServer) -> None:
     duckdb_view(server)
     loaded = server.call("GET", f"{VIEWS}/adults").json()
     metadata = loaded["metadata"]
@@ -337,6 +337,7 @@ def test_view_of_duckdb_is_shown_with_both_dialects(server: RestServer) -> None:
     assert dialects == {
         "duckdb": DUCKDB_SQL,
         "spark": "SELECT id, `a b` AS tags FROM `deep`.`er`.`t` AS `t` JOIN `main`.`u` AS `u` USING (id)",
+        "trino": 'SELECT id, "a b" AS tags FROM "lake"."deep.er"."t" AS "t" JOIN "lake"."main"."u" AS "u" USING (id)',
     }
     assert server.call("GET", f"{VIEWS}/adults").json() == loaded
     assert server.call("GET", VIEWS).json()["identifiers"] == [{"namespace": ["ns"], "name": "adults"}]
@@ -379,9 +380,9 @@ def test_whoever_changes_the_query_becomes_the_definer(server: RestServer) -> No
     commented = {"action": "set-properties", "updates": {"comment": "grown-ups"}}
     assert commit(server, commented, name="adults").status_code == 200
     assert stored() == "ada"
-    queries = {"spark": "SELECT 1", "duckdb": DUCKDB_SQL}
-    both = [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in queries.items()]
-    changed = {"action": "add-view-version", "view-version": version(representations=both)}
+    queries = {"spark": "SELECT 1", "trino": "SELECT 1", "duckdb": DUCKDB_SQL}
+    all_ = [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in queries.items()]
+    changed = {"action": "add-view-version", "view-version": version(representations=all_)}
     answer = commit(server, changed, {"action": "set-current-view-version", "view-version-id": -1}, name="adults")
     assert answer.status_code == 200, answer.text
     assert stored() == "anybody", "a further dialect is a change, too"

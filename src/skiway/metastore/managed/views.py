@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
@@ -20,7 +19,7 @@ from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from skiway.errors import AlreadyExists, Contention, InvalidArgument, NotFound, SkiwayError
+from skiway.errors import AlreadyExists, Contention, NotFound, SkiwayError
 from skiway.formats import location as at
 from skiway.formats.iceberg.metadata import commit_failed, version_of
 from skiway.formats.iceberg.warehouse import Warehouse
@@ -36,7 +35,7 @@ from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy, views
 from skiway.metastore.resources.hierarchy import full_path, writable_id, writer
-from skiway.metastore.resources.view_dialects import DUCKDB, SPARK, is_translated, spark_sql, tables_in
+from skiway.metastore.resources.view_dialects import DUCKDB, is_translated, tables_in, translations
 from skiway.metastore.resources.views import query_digest, set_definer
 from skiway.model import v1
 
@@ -149,13 +148,9 @@ def commit_view(
         base = load_view(realm, warehouse, current.value)
         if required_uuid is not None and required_uuid.lower() != base.metadata.view_uuid.lower():
             raise commit_failed(f"view UUID does not match: expected {required_uuid} != {base.metadata.view_uuid}")
-        place = current.value.namespace_id.id
-        followed = [
-            each
-            for each in updates
-            if each.action != "set-location" or not is_in_namespace(realm, warehouse, place, each.location)
-        ]
-        metadata = updated_view(base.metadata, followed, now_ms=int(realm.clock().timestamp() * 1000))
+        chosen = locations.without_suggestions(realm, warehouse, current.value.namespace_id.id, updates)
+        now_ms, own = int(realm.clock().timestamp() * 1000), set(_queries(current.value))
+        metadata = updated_view(base.metadata, chosen, now_ms=now_ms, dialects=own)
         if metadata == base.metadata:
             return base
         desired = copied(current.value)
@@ -324,11 +319,10 @@ def _derived(realm: Realm, warehouse: Warehouse, view: v1.View, *, before: ViewM
 
 
 def _representations(view: v1.View, namespace: Sequence[str], catalog: str) -> list[dict[str, str]]:
-    """The SQL in all dialects of the view; if DuckDB's is the only one, also a translation for Spark, if possible."""
+    """The SQL in all dialects of the view; if DuckDB's is the only one, also translations for Spark and Trino, if possible."""
     queries = _queries(view)
     if set(queries) == {DUCKDB}:
-        with suppress(InvalidArgument):
-            queries[SPARK] = spark_sql(queries[DUCKDB], namespace=namespace, catalogs={catalog})
+        queries |= translations(queries[DUCKDB], namespace=namespace, catalog=catalog)
     return [{"type": "sql", "dialect": dialect, "sql": sql} for dialect, sql in queries.items()]
 
 
