@@ -570,6 +570,18 @@ def test_staged_table_does_not_exist_until_it_is_committed(shop: RestServer) -> 
     assert staged["metadata"]["location"].startswith(shop.warehouse.folder())
 
 
+def test_location_of_a_namespace_is_hidden_only_from_restricted_callers_who_create_no_tables(shop: RestServer) -> None:
+    """Trino does not stage tables in a namespace without a location, and fails after it has created one."""
+    schema = {**SCHEMA, "fields": [{"id": 1, "name": "name", "required": False, "type": "string"}]}
+    made = shop.call("POST", HERE, {"name": "named", "schema": schema}).json()
+    table_id = made["metadata"]["location"].rpartition("/")[2]
+    add_policies(Realm(shop.factory.stores, "a1"), v1.ResourceId(id=table_id, kind=v1.RK_TABLE))
+    for role, is_shown in (("reader", False), ("anybody", True)):
+        shop.callers.known["restricted"] = replace(shop.callers.known[role], subject="restricted")
+        found = shop.call("GET", HERE.removesuffix("/tables"), authorization="Bearer restricted")
+        assert ("location" in found.json()["properties"]) == is_shown
+
+
 def test_commit_and_load_return_the_same_response(shop: RestServer) -> None:
     committed = shop.call("POST", f"{HERE}/people", set_property(a="b")).json()
     assert committed == shop.call("GET", f"{HERE}/people").json()
