@@ -116,6 +116,19 @@ def user(lake: Lake) -> User:
     return User(lake)
 
 
+@pytest.fixture
+def bucket(lake: Lake) -> Iterator[Any]:
+    """A client of the bucket with the keys of the server."""
+    keys = {f"aws_{name}": value for name, value in SERVER_KEY.items()}
+    client = boto3.client("s3", region_name=REGION, endpoint_url=lake.s3.endpoint, **keys)
+    yield client
+    client.close()
+
+
+def keys_below(bucket: Any, prefix: str) -> list[str]:
+    return [each["Key"] for each in bucket.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", ())]
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 TYPES = {
@@ -488,7 +501,7 @@ def test_views_of_duckdb_are_read_and_those_of_spark_are_not(user: User) -> None
 # --- maintenance ------------------------------------------------------------------------------------------------------
 
 
-def test_tables_are_maintained(user: User) -> None:
+def test_tables_are_maintained(user: User, bucket: Any) -> None:
     no_wait = "lake.expire_snapshots_min_retention=0s,lake.remove_orphan_files_min_retention=0s"
     user.run(
         "CREATE TABLE s.t (id BIGINT, name VARCHAR) WITH (partitioning = ARRAY['bucket(id, 2)'])",
@@ -503,21 +516,12 @@ def test_tables_are_maintained(user: User) -> None:
     user.run("ALTER TABLE s.t EXECUTE expire_snapshots(retention_threshold => '0s')", session=no_wait)
     assert len(user.snapshots("t")) == 1
     assert user.check("t") == before
-    client = boto3.client(
-        "s3",
-        region_name=REGION,
-        endpoint_url=user.lake.s3.endpoint,
-        aws_access_key_id=SERVER_KEY["access_key_id"],
-        aws_secret_access_key=SERVER_KEY["secret_access_key"],
-    )
     ((path,),) = user.run('SELECT min("$path") FROM s.t')
     folder = path.removeprefix(f"s3://{BUCKET}/").partition("/data/")[0]
-    client.put_object(Bucket=BUCKET, Key=f"{folder}/data/orphan.parquet", Body=b"nothing")
+    bucket.put_object(Bucket=BUCKET, Key=f"{folder}/data/orphan.parquet", Body=b"nothing")
+    assert len(keys_below(bucket, f"{folder}/data/")) == 3
     user.run("ALTER TABLE s.t EXECUTE remove_orphan_files(retention_threshold => '0s')", session=no_wait)
-    listed = {each["Key"] for each in client.list_objects_v2(Bucket=BUCKET, Prefix=f"{folder}/data/")["Contents"]}
-    client.close()
-    assert len(listed) == 2
-    assert not any("orphan" in key for key in listed)
+    assert [key for key in keys_below(bucket, f"{folder}/data/") if "orphan" in key] == []
     assert user.check("t") == before
 
 
@@ -535,7 +539,7 @@ def test_statistics_are_collected_and_dropped(user: User) -> None:
     assert len(user.check("t")) == 99
 
 
-def test_tables_are_unregistered_and_registered(user: User) -> None:
+def test_tables_are_unregistered_registered_and_purged(user: User, bucket: Any) -> None:
     user.run("CREATE TABLE s.t (id BIGINT)", "INSERT INTO s.t VALUES (1), (2)")
     ((file,),) = user.run('SELECT file FROM s."t$metadata_log_entries" ORDER BY timestamp DESC, file DESC LIMIT 1')
     folder, _, name = file.partition("/metadata/")
@@ -547,7 +551,9 @@ def test_tables_are_unregistered_and_registered(user: User) -> None:
     )
     user.run("INSERT INTO s.back VALUES (3)", "DELETE FROM s.back WHERE id = 1")
     assert ids(user.check("back")) == [2, 3]
+    assert keys_below(bucket, folder.removeprefix(f"s3://{BUCKET}/"))
     user.run("DROP TABLE s.back")
+    assert keys_below(bucket, folder.removeprefix(f"s3://{BUCKET}/")) == []
     assert user.refused("SELECT * FROM s.back").name == "TABLE_NOT_FOUND"
 
 
