@@ -17,7 +17,7 @@ from trino_script.installation import Installation
 
 __all__ = ["Result", "Trino", "TrinoError", "running_trino"]
 
-START_S: Final = 180.0
+START_S: Final = 300.0
 STATEMENT_S: Final = 300.0
 LOOPBACK: Final = "127.0.0.1"
 
