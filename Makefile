@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit duckdb-iceberg-kit pyiceberg-kit compatibility lint size lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit duckdb-iceberg-kit pyiceberg-kit trino compatibility lint size lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -98,6 +98,10 @@ duckdb-iceberg-kit: setup  ## run the catalog suite of DuckDB's iceberg extensio
 
 pyiceberg-kit: setup  ## run PyIceberg's own integration tests against a server; ARGS="--tests rest_catalog"
 	PYTHONPATH=tests $(RUN) -m pyiceberg_kit $(ARGS)
+
+trino: setup  ## run statements on Trino over Iceberg REST, and compare the rows with those of Spark and DuckDB; downloads Trino once, 580 MB
+	PYTHONPATH=tests $(RUN) -m trino_script.installation
+	SKIWAY_TRINO=1 $(BIN)/pytest --override-ini testpaths=tests/trino_script $(ARGS)
 
 compatibility: setup  ## run tests with the versions in tests/compatibility/parts.toml, and write the page; ARGS="--part pyiceberg"
 	PYTHONPATH=tests $(RUN) -m compatibility $(ARGS)

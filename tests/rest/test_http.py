@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from skiway.config.server import Http
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
 from skiway.foundation.doors import disclosed, exhausted, outcome_of
 from skiway.metastore import Realm
+from skiway.metastore.gc import sweep_warehouse
 from skiway.model import v1
 from skiway.request_path import Access
 from skiway.rest import RestApp, RestOptions, app
@@ -42,7 +44,7 @@ from skiway.rest.handlers import commits, scan_planning
 from skiway.rpc import door as rpc_status
 from skiway.runtime.http.door import HttpDoor
 from skiway.security import PermissionAuthorizer
-from skiway.storage import Delete, Stores, open_stores
+from skiway.storage import Delete, Stores, open_stores, utc_now
 from skiway.telemetry.audit import AuditLog
 from skiway.telemetry.context import CallContext, require_active
 from skiway.telemetry.definitions import RPC_REQUESTS
@@ -568,6 +570,27 @@ def test_staged_table_does_not_exist_until_it_is_committed(shop: RestServer) -> 
     assert "metadata-location" not in staged
     assert shop.call("HEAD", f"{HERE}/new").status_code == 404
     assert staged["metadata"]["location"].startswith(shop.warehouse.folder())
+
+
+def test_folder_of_a_staged_table_exists_and_is_empty(shop: RestServer) -> None:
+    """Some clients create no folders on a local disk, and Trino creates no table where there are files."""
+    staged = shop.call("POST", HERE, {**PEOPLE, "name": "new", "stage-create": True}).json()
+    folder = Path(urlsplit(staged["metadata"]["location"]).path)
+    assert [each.relative_to(folder).as_posix() for each in folder.rglob("*")] == ["metadata"]
+    sweep_warehouse(shop.factory.stores, shop.warehouse, clock=lambda: utc_now() + timedelta(days=9), dry_run=False)
+    assert not folder.exists()
+
+
+def test_location_of_a_namespace_is_hidden_only_from_restricted_callers_who_create_no_tables(shop: RestServer) -> None:
+    """Trino does not stage tables in a namespace without a location, and fails after it has created one."""
+    schema = {**SCHEMA, "fields": [{"id": 1, "name": "name", "required": False, "type": "string"}]}
+    made = shop.call("POST", HERE, {"name": "named", "schema": schema}).json()
+    table_id = made["metadata"]["location"].rpartition("/")[2]
+    add_policies(Realm(shop.factory.stores, "a1"), v1.ResourceId(id=table_id, kind=v1.RK_TABLE))
+    for role, is_shown in (("reader", False), ("anybody", True)):
+        shop.callers.known["restricted"] = replace(shop.callers.known[role], subject="restricted")
+        found = shop.call("GET", HERE.removesuffix("/tables"), authorization="Bearer restricted")
+        assert ("location" in found.json()["properties"]) == is_shown
 
 
 def test_commit_and_load_return_the_same_response(shop: RestServer) -> None:

@@ -240,7 +240,6 @@ def test_failed_transaction_leaves_no_claim(
 
     before = claims(stores)
     new = creation(server, "new", rows=False, location=f"file://{tmp_path}/approved/new")
-    (tmp_path / "approved" / "new" / "metadata" / "staged").unlink()  # which object stores do not have
     assert len(claims(stores)) == len(before) + 2
     monkeypatch.setattr(commits, "ATTEMPTS", 3)
     monkeypatch.setattr(commits, "publish", fail)

@@ -94,6 +94,17 @@ def test_created_view_is_listed_and_loaded(server: RestServer) -> None:
     assert server.call("GET", "/v1/lake/namespaces/ns/tables").json()["identifiers"] == []
 
 
+def test_location_that_a_client_derives_from_the_namespace_is_a_suggestion(server: RestServer) -> None:
+    """Trino sends one for each new view, and for each new version."""
+    place = server.call("GET", "/v1/lake/namespaces/ns").json()["properties"]["location"]
+    made = create(server, location=f"{place}/v-0123")
+    assert not made["metadata"]["location"].startswith(place)
+    moved = {"action": "set-location", "location": f"{place}/v-4567"}
+    answer = commit(server, moved, *replacing("SELECT 2 AS id"))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["metadata"]["location"] == made["metadata"]["location"]
+
+
 def test_replaced_view_keeps_its_versions_and_only_the_last_file(server: RestServer) -> None:
     made = create(server)
     answer = commit(server, *replacing("SELECT 2 AS id"), uuid=made["metadata"]["view-uuid"])
@@ -315,7 +326,7 @@ def duckdb_view(server: RestServer) -> v1.View:
     )
 
 
-def test_view_of_duckdb_is_shown_with_both_dialects(server: RestServer) -> None:
+def test_view_of_duckdb_is_shown_in_further_dialects(server: RestServer) -> None:
     duckdb_view(server)
     loaded = server.call("GET", f"{VIEWS}/adults").json()
     metadata = loaded["metadata"]
@@ -326,6 +337,7 @@ def test_view_of_duckdb_is_shown_with_both_dialects(server: RestServer) -> None:
     assert dialects == {
         "duckdb": DUCKDB_SQL,
         "spark": "SELECT id, `a b` AS tags FROM `deep`.`er`.`t` AS `t` JOIN `main`.`u` AS `u` USING (id)",
+        "trino": 'SELECT id, "a b" AS tags FROM "lake"."deep.er"."t" AS "t" JOIN "lake"."main"."u" AS "u" USING (id)',
     }
     assert server.call("GET", f"{VIEWS}/adults").json() == loaded
     assert server.call("GET", VIEWS).json()["identifiers"] == [{"namespace": ["ns"], "name": "adults"}]
@@ -368,9 +380,9 @@ def test_whoever_changes_the_query_becomes_the_definer(server: RestServer) -> No
     commented = {"action": "set-properties", "updates": {"comment": "grown-ups"}}
     assert commit(server, commented, name="adults").status_code == 200
     assert stored() == "ada"
-    queries = {"spark": "SELECT 1", "duckdb": DUCKDB_SQL}
-    both = [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in queries.items()]
-    changed = {"action": "add-view-version", "view-version": version(representations=both)}
+    queries = {"spark": "SELECT 1", "trino": "SELECT 1", "duckdb": DUCKDB_SQL}
+    all_ = [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in queries.items()]
+    changed = {"action": "add-view-version", "view-version": version(representations=all_)}
     answer = commit(server, changed, {"action": "set-current-view-version", "view-version-id": -1}, name="adults")
     assert answer.status_code == 200, answer.text
     assert stored() == "anybody", "a further dialect is a change, too"

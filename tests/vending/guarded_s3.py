@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
+from xml.etree import ElementTree
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -126,10 +128,19 @@ def _is_permitted(policy: Any, environ: Any) -> bool:
     path, _, query = environ["RAW_URI"].partition("?")
     bucket, _, key = unquote(path).removeprefix("/").partition("/")
     parameters = parse_qs(query, keep_blank_values=True)
+    if not key and environ["REQUEST_METHOD"] == "POST" and "delete" in parameters:
+        return all(permits(policy, "s3:DeleteObject", f"arn:aws:s3:::{bucket}/{each}") for each in _deleted(environ))
     if not key:
         prefix = parameters.get("prefix", [""])[0]
         return environ["REQUEST_METHOD"] == "GET" and permits(policy, "s3:ListBucket", f"arn:aws:s3:::{bucket}", prefix)
     return permits(policy, OBJECT_ACTIONS[environ["REQUEST_METHOD"]], f"arn:aws:s3:::{bucket}/{key}")
+
+
+def _deleted(environ: Any) -> list[str]:
+    """The keys in a request of DeleteObjects, which can be read again afterwards."""
+    body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+    environ["wsgi.input"] = BytesIO(body)
+    return [each.text or "" for each in ElementTree.fromstring(body).iter() if each.tag.rpartition("}")[2] == "Key"]
 
 
 def permits(policy: Any, action: str, resource: str, prefix: str = "") -> bool:

@@ -9,7 +9,7 @@ an addition gets the next free id, or the id of an equal one, and -1 means the l
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -86,13 +86,13 @@ def new_view(
     )
 
 
-def updated_view(base: ViewMetadata, updates: Sequence[Any], *, now_ms: int) -> ViewMetadata:
-    """Apply updates. Raise `InvalidArgument` if they do not fit together."""
+def updated_view(base: ViewMetadata, updates: Sequence[Any], *, now_ms: int, dialects: Set[str]) -> ViewMetadata:
+    """Apply updates. Raise `InvalidArgument` if they do not fit together, or if one of these `dialects` is lost."""
     builder = _Builder(base, now_ms)
     for update in updates:
         builder.apply(update)
     made = builder.finished()
-    lost = dialects_of(base) - dialects_of(made)
+    lost = dialects - dialects_of(made)
     if lost and made.properties.get(_MAY_DROP_DIALECTS, "false").lower() != "true":
         raise InvalidArgument(
             f"Cannot replace view due to loss of view dialects ({_MAY_DROP_DIALECTS}=false): the new version has no SQL for "
@@ -114,7 +114,7 @@ def with_version(base: ViewMetadata, schema: Schema, version: ViewVersion) -> Vi
 def dialects_of(metadata: ViewMetadata) -> set[str]:
     """The dialects of the current version, in lower case."""
     current = next(version for version in metadata.versions if version.version_id == metadata.current_version_id)
-    return {representation.root.dialect.lower() for representation in current.representations}
+    return {representation.root.dialect.strip().lower() for representation in current.representations}
 
 
 def view_json(metadata: ViewMetadata) -> str:

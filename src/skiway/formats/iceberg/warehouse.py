@@ -232,6 +232,13 @@ class TableFiles(Files):
         if sealed:
             self.seal(uri)
 
+    def make_folder(self, uri: str) -> None:
+        """Create a folder; object stores have none."""
+        place = self.owned(location(uri))
+        if place.scheme == "file":
+            with self.translated(uri):
+                _make_folder(Path(place.path))
+
     def remove(self, uris: Iterable[str]) -> None:
         """Delete files; missing ones are ignored."""
         import obstore

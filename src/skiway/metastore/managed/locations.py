@@ -4,7 +4,7 @@ have approved it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,11 +44,17 @@ def folder_of_namespace(realm: Realm, warehouse: Warehouse, namespace_id: str) -
 
 
 def is_in_namespace(realm: Realm, warehouse: Warehouse, namespace_id: str, given: str) -> bool:
-    """Whether a client derived the location of a new table from that of the namespace, as Trino does."""
+    """Whether a client derived the location of a table or view from that of the namespace, as Trino does."""
     try:
         return location(given).is_within(location(folder_of_namespace(realm, warehouse, namespace_id)))
     except SkiwayError:
         return False
+
+
+def without_suggestions(realm: Realm, warehouse: Warehouse, namespace_id: str, updates: Sequence[Any]) -> list[Any]:
+    """The updates of a view, without locations that a client derived from that of the namespace."""
+    found = ((each, getattr(each, "location", None)) for each in updates)
+    return [each for each, place in found if not (place and is_in_namespace(realm, warehouse, namespace_id, place))]
 
 
 def check_updates(updates: Iterable[TableUpdate], files: TableFiles, folder: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
@@ -20,13 +19,13 @@ from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from skiway.errors import AlreadyExists, Contention, InvalidArgument, NotFound, SkiwayError
+from skiway.errors import AlreadyExists, Contention, NotFound, SkiwayError
 from skiway.formats import location as at
 from skiway.formats.iceberg.metadata import commit_failed, version_of
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed import locations
 from skiway.metastore.managed.commits import LOCK_TIMEOUT_S
-from skiway.metastore.managed.locations import check_approved, check_properties, folder_of
+from skiway.metastore.managed.locations import check_approved, check_properties, folder_of, is_in_namespace
 from skiway.metastore.managed.states import undoing
 from skiway.metastore.managed.tables import fields_of_new, require_addressable, required_place
 from skiway.metastore.records import keys
@@ -36,7 +35,7 @@ from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import copied, retrying
 from skiway.metastore.resources import hierarchy, views
 from skiway.metastore.resources.hierarchy import full_path, writable_id, writer
-from skiway.metastore.resources.view_dialects import DUCKDB, SPARK, is_translated, spark_sql, tables_in
+from skiway.metastore.resources.view_dialects import DUCKDB, is_translated, tables_in, translations
 from skiway.metastore.resources.views import query_digest, set_definer
 from skiway.model import v1
 
@@ -96,14 +95,15 @@ def create_view(
     properties: Mapping[str, str],
     location: str | None = None,
 ) -> IcebergView:
-    """Create a view. `location` must be one that the operator approved for the catalog."""
+    """Create a view. `location` is as for a table: one that the operator approved for the catalog, or a suggestion."""
     from skiway.formats.iceberg.view_metadata import new_view
 
     place = required_place(realm, namespace_id)
     view_id = realm.ids()
-    own = folder_of(realm, warehouse, view_id)
+    if not location or is_in_namespace(realm, warehouse, place.resource_id.id, location):
+        location = folder_of(realm, warehouse, view_id)
     metadata = new_view(
-        view_uuid=str(uuid4()), location=location or own, schema=schema, version=version, properties=properties
+        view_uuid=str(uuid4()), location=location, schema=schema, version=version, properties=properties
     )
     return _created(realm, warehouse, v1.View(**fields_of_new(realm, place, view_id, v1.RK_VIEW, name)), metadata)
 
@@ -148,7 +148,9 @@ def commit_view(
         base = load_view(realm, warehouse, current.value)
         if required_uuid is not None and required_uuid.lower() != base.metadata.view_uuid.lower():
             raise commit_failed(f"view UUID does not match: expected {required_uuid} != {base.metadata.view_uuid}")
-        metadata = updated_view(base.metadata, updates, now_ms=int(realm.clock().timestamp() * 1000))
+        chosen = locations.without_suggestions(realm, warehouse, current.value.namespace_id.id, updates)
+        now_ms, own = int(realm.clock().timestamp() * 1000), set(_queries(current.value))
+        metadata = updated_view(base.metadata, chosen, now_ms=now_ms, dialects=own)
         if metadata == base.metadata:
             return base
         desired = copied(current.value)
@@ -317,11 +319,10 @@ def _derived(realm: Realm, warehouse: Warehouse, view: v1.View, *, before: ViewM
 
 
 def _representations(view: v1.View, namespace: Sequence[str], catalog: str) -> list[dict[str, str]]:
-    """The SQL in all dialects of the view; if DuckDB's is the only one, also a translation for Spark, if possible."""
+    """The SQL in all dialects of the view; if DuckDB's is the only one, also translations for Spark and Trino, if possible."""
     queries = _queries(view)
     if set(queries) == {DUCKDB}:
-        with suppress(InvalidArgument):
-            queries[SPARK] = spark_sql(queries[DUCKDB], namespace=namespace, catalogs={catalog})
+        queries |= translations(queries[DUCKDB], namespace=namespace, catalog=catalog)
     return [{"type": "sql", "dialect": dialect, "sql": sql} for dialect, sql in queries.items()]
 
 

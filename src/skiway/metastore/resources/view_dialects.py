@@ -3,15 +3,16 @@
 A view has its SQL in one or more dialects. DuckDB reads a view that was created in Spark, and the other way around, by a
 translation. In it, names of tables are written as the other engine needs them:
 
-- DuckDB knows a namespace by its schema name, `"sales.eu".orders`; Spark by its levels, `sales.eu.orders`.
+- DuckDB knows a namespace by its schema name, `"sales.eu".orders`; Spark by its levels, `sales.eu.orders`; Trino has them in one name.
 - A name without a namespace is completed with that in which the view was created.
-- The catalog of the view itself is left out, because engines attach it by different names.
+- The catalog of the view itself is left out, because engines attach it by different names. Trino insists on one, and gets its own name.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
@@ -25,6 +26,7 @@ from skiway.model import v1
 
 DUCKDB: Final = "duckdb"
 SPARK: Final = "spark"
+TRINO: Final = "trino"
 TRANSLATIONS: Final = 2000
 
 QUERY_NAMES: Final = "spark.query-column-names"
@@ -88,6 +90,22 @@ def spark_sql(sql: str, *, namespace: Sequence[str], catalogs: Collection[str]) 
         return (*others[:-1], *namespace_path(others[-1]), name)
 
     return _translated(sql, DUCKDB, SPARK, renamed)
+
+
+def translations(sql: str, *, namespace: Sequence[str], catalog: str) -> dict[str, str]:
+    """DuckDB's SQL of a view, translated for Spark and for Trino, as far as that is possible."""
+
+    def renamed(levels: Parts) -> Parts:
+        *others, name = levels
+        path = namespace_path(others[-1]) if others else namespace
+        return (others[0] if len(others) > 1 else catalog, ".".join(path), name)
+
+    found = {}
+    with suppress(InvalidArgument):
+        found[SPARK] = spark_sql(sql, namespace=namespace, catalogs={catalog})
+    with suppress(InvalidArgument):
+        found[TRINO] = _translated(sql, DUCKDB, TRINO, renamed)
+    return found
 
 
 def tables_in(definition: v1.ViewSql, *, namespace: Sequence[str], catalogs: Collection[str]) -> list[Parts]:

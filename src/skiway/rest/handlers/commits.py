@@ -186,19 +186,10 @@ def _response(request: RestRequest, made: ManagedTable, *, delegated: Delegated 
 def _rendered(request: RestRequest, made: ManagedTable, delegated: Delegated) -> RestResponse:
     location = made.metadata_location
     if not location:
-        _make_folder(made)
+        made.files.make_folder(metadata_folder(made.metadata))  # because some clients create no folders
         return loaded(request, metadata_json(made.metadata), None, delegated=delegated)
     # Cached for the next load.
     key = (request.realm.account_id, made.id, location, "all")
     text = request.lake.rendered.get(key, lambda: made.json or metadata_json(made.metadata))
     headers = {"etag": etag_of(made.id, location, MODES[0], delegated)}
     return loaded(request, text, location, headers=headers, delegated=delegated)
-
-
-def _make_folder(staged: ManagedTable) -> None:
-    """On a local disk, create the folder that the client will write to, because some clients do not.
-
-    Nothing references the file in it, so garbage collection deletes it if the table is never committed.
-    """
-    if staged.metadata.location.startswith("file:"):
-        staged.files.write(f"{metadata_folder(staged.metadata)}/staged", b"")

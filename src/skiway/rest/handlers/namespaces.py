@@ -190,7 +190,9 @@ def _properties(namespace: v1.Namespace) -> dict[str, str]:
 
 def _response(request: RestRequest, catalog: v1.Catalog, namespace: v1.Namespace) -> RestResponse:
     properties, policies = _properties(namespace), request.realm.policies
-    is_restricted = policies is not None and policies.restrict_anything  # such a caller learns no locations
+    is_restricted = policies is not None and policies.restrict_anything
+    if is_restricted and request.decision is not None:  # who creates tables learns their locations anyway
+        is_restricted = not request.decision.may("table.write", namespace)
     if hierarchy.is_managed(catalog) and not is_restricted:
         where = folder_of_namespace(request.realm, request.lake.warehouse, namespace.resource_id.id)
         properties = {LOCATION: where} | properties
