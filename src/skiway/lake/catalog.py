@@ -128,8 +128,11 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
 
     # -- CREATE, DROP, ALTER … RENAME ---------------------------------------------------------------------------------
 
-    def create_table(self, create: CreateTable) -> WritableTable | PendingTable:
-        """Create a managed table without rows. A table that is replaced keeps its id and its older snapshots."""
+    def create_table(self, create: CreateTable) -> WritableTable | PendingTable | ViewTable:
+        """Create a managed table without rows. A table that is replaced keeps its id and its older snapshots.
+
+        If the name is that of a table or view and the conflict is ignored, the result is that one: its client learns about it.
+        """
         self._context.callers.require("table.write", self._namespace)
         check_managed(self._catalog)
         check_auto_commit()
@@ -140,6 +143,8 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
         found = self._record(create.name)
         if found is not None and create.on_conflict == "ignore":
             return self._table(found)
+        if create.on_conflict == "ignore" and not create.rows_follow and (view := self._view(create.name)) is not None:
+            return self._view_table(view)
         if create.rows_follow and (found is None or create.on_conflict == "replace"):
             pending = PendingCreate(wanted.serialize().to_pybytes(), create.on_conflict == "replace", create.comment)
             return self._pending_table(create.name, pending)
@@ -233,7 +238,9 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
             )
 
     def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
-        """Rename a table."""
+        """Rename a table. A table or view that has this name already stays as it is: its client learns its present columns."""
+        if name == new_name and self.table(name) is not None:
+            return
         record = self._required(name, if_exists=if_exists)
         if record is not None:
             Changes(self._context, record).run(
