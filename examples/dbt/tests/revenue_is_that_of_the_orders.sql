@@ -1,3 +1,3 @@
-select revenue, amount from (select sum(revenue) as revenue from {{ ref('daily_revenue') }})
+select * from (select sum(revenue) as revenue from {{ ref('daily_revenue') }})
 cross join (select sum(amount) as amount from {{ ref('orders') }} where status <> 'cancelled')
-where revenue <> amount
+where revenue is distinct from amount
