@@ -129,10 +129,7 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
     # -- CREATE, DROP, ALTER … RENAME ---------------------------------------------------------------------------------
 
     def create_table(self, create: CreateTable) -> WritableTable | PendingTable | ViewTable:
-        """Create a managed table without rows. A table that is replaced keeps its id and its older snapshots.
-
-        If the name is that of a table or view and the conflict is ignored, the result is that one: its client learns about it.
-        """
+        """Create a managed table without rows, or return the table or view of this name, so that its client learns about it."""
         self._context.callers.require("table.write", self._namespace)
         check_managed(self._catalog)
         check_auto_commit()
@@ -232,20 +229,16 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
             return
         record = self._required(name, if_exists=if_exists, damaged=True)
         if record is not None:
-            warehouse = self._context.handles.warehouse
-            Changes(self._context, record).run(
-                lambda: managed.drop(self._context.callers.realm(), warehouse, record.resource_id)
-            )
+            realm, warehouse = self._context.callers.realm(), self._context.handles.warehouse
+            Changes(self._context, record).run(lambda: managed.drop(realm, warehouse, record.resource_id))
 
     def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
-        """Rename a table. A table or view that has this name already stays as it is: its client learns its present columns."""
-        if name == new_name and self.table(name) is not None:
-            return
-        record = self._required(name, if_exists=if_exists)
+        """Rename a table. From a new name that is the old one, its client learns the present columns of a table or view."""
+        is_same = name == new_name and self.table(name) is not None
+        record = None if is_same else self._required(name, if_exists=if_exists)
         if record is not None:
-            Changes(self._context, record).run(
-                lambda: managed.rename(self._context.callers.realm(), record.resource_id, name=new_name)
-            )
+            realm = self._context.callers.realm()
+            Changes(self._context, record).run(lambda: managed.rename(realm, record.resource_id, name=new_name))
 
     def _required(self, name: str, *, if_exists: bool, damaged: bool = False) -> v1.Table | None:
         record = self._record(name, damaged=damaged)
