@@ -34,6 +34,7 @@ from skiway.metastore.resources import accounts, catalogs
 from skiway.model import flight_pb2 as flight
 from skiway.model import v1
 from skiway.runtime.http.door import HttpDoor
+from skiway.runtime.lifecycle import favor_short_calls
 from skiway.runtime.parts import REFUSAL_S
 from skiway.storage import open_stores
 
@@ -59,6 +60,7 @@ def serve(per_second: float) -> None:
             catalogs.create(Realm(stores, name), v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="lake")))
         with process(Path(folder), stores, FREE, Quota(per_second=per_second, calls=0), pause_s=REFUSAL_S) as served:
             door = HttpDoor(served.app, Http(address="127.0.0.1:0"), drain_s=1.0)
+            favor_short_calls()  # as a server does
             print(served.grpc, door.start()["http"], flush=True)
             sys.stdin.read()
             door.drain()
@@ -95,7 +97,7 @@ def abuse(address: str, http: str) -> None:
     values = list(range(1_000_000))
     plan = json.dumps({"filter": {"type": "in", "term": "id", "values": values}}).encode()
     target = f"{http}/v1/lake/namespaces/s/tables/big/plan"
-    condition = json.dumps({"filters": [_among(9_000)], "column_binding_names_by_index": ["id"]})
+    condition = json.dumps({"filters": [among(9_000)], "column_binding_names_by_index": ["id"]})
     for _ in range(4):
         threading.Thread(target=_plan_forever, args=(target, plan), daemon=True).start()
         threading.Thread(target=_filter_forever, args=(lake, condition), daemon=True).start()
@@ -104,7 +106,7 @@ def abuse(address: str, http: str) -> None:
     threading.Event().wait()
 
 
-def _among(count: int) -> dict[str, Any]:
+def among(count: int) -> dict[str, Any]:
     """A pushed-down IN with so many values, which is just small enough to be parsed."""
     kind = {"id": "BIGINT", "type_info": None}
     column = {"expression_class": "BOUND_COLUMN_REF", "return_type": kind, "binding": {"column_index": 0}, "depth": 0}

@@ -1,6 +1,10 @@
-"""One account that exceeds its quotas does not slow down another one."""
+"""One account that exceeds its quotas, or sends what takes long, does not slow down another one."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +25,23 @@ def test_latency_of_a_quiet_account_grows_by_less_than_three_times(by: str) -> N
         if flooded < 3 * alone:
             return
     pytest.fail("; ".join(seen))
+
+
+TESTS = Path(__file__).parents[1]
+FILTERS = """
+import gc, json, skiway.rest
+from skiway.airport.filters import parse
+from skiway.runtime.lifecycle import favor_short_calls
+from runtime.fairness_load import among
+favor_short_calls()
+text = json.dumps({"filters": [among(9_000)], "column_binding_names_by_index": ["id"]})
+before = gc.get_stats()[2]["collections"]
+kept = [parse(text) for _ in range(5)]
+print(gc.get_stats()[2]["collections"] - before)
+"""
+
+
+def test_large_filters_do_not_lead_to_collections_of_all_objects() -> None:
+    """Each of them makes all calls wait for 0.1 s."""
+    ended = subprocess.run([sys.executable, "-c", FILTERS], cwd=TESTS, capture_output=True, text=True, check=False)
+    assert ended.stdout == "0\n", ended.stderr

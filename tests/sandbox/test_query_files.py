@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -257,6 +258,12 @@ def test_description_leaves_nothing_for_the_next_one(single: Queries, name: tupl
         process.close()
 
 
+def open_files(pid: int) -> Iterator[str]:
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            yield str(descriptor.readlink())
+
+
 def test_idle_process_closes_the_kept_files(tmp_path: Path, sent: list[int]) -> None:
     pq.write_table(ROWS, tmp_path / "a.parquet")
     relation = in_files(group(COLUMNS, tmp_path / "a.parquet"))
@@ -264,9 +271,8 @@ def test_idle_process_closes_the_kept_files(tmp_path: Path, sent: list[int]) -> 
     process = queries.start()
     result(process, "SELECT count(*) AS n FROM s.t", relation)
     process.close()
-    opened = Path(f"/proc/{process.pid}/fd")
     deadline = time.monotonic() + 200
-    while any(str(tmp_path) in str(each.readlink()) for each in opened.iterdir()):
+    while any(str(tmp_path) in file for file in open_files(process.pid)):
         assert time.monotonic() < deadline, "the file is still open"
         time.sleep(0.01)
     assert query(queries, "SELECT count(*) AS n FROM s.t", relation) == [{"n": 30}]

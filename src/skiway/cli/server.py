@@ -70,15 +70,14 @@ def serve(
     from rich.console import Console
 
     from skiway.runtime import process
-    from skiway.runtime.lifecycle import remove_stale
+    from skiway.runtime.lifecycle import favor_short_calls, remove_stale
 
     ready_file = ready_file or home / READY_FILE
     remove_stale(ready_file)
     console = Console(file=sys.stderr)
 
     def greet(addresses: Mapping[str, str]) -> None:
-        gc.freeze()  # imported modules live as long as the process, so no collection needs to visit them
-        gc.enable()
+        favor_short_calls()
         if console.is_terminal:
             console.print(_banner(settings, home, addresses), soft_wrap=True)
 

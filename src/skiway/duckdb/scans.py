@@ -15,7 +15,7 @@ from skiway.duckdb.engine import quoted
 from skiway.duckdb.expressions import predicate_of
 from skiway.errors import SkiwayError
 from skiway.foundation.resources import schema_name
-from skiway.sandbox.databases import scan_columns
+from skiway.sandbox.databases import columns_to_read, scan_columns
 
 if TYPE_CHECKING:
     import duckdb
@@ -112,12 +112,9 @@ class LakeScan(ds.Dataset):  # type: ignore[misc]  # which has no types
     ) -> ds.Scanner:
         """Return a scanner that streams the rows and applies DuckDB's filter, which DuckDB does not apply again."""
         names = self.schema.names if columns is None else list(columns)
-        where, filtered = None, []
-        if filter is not None:
-            where, text = predicate_of(filter, self.schema), str(filter)
-            filtered = [name for name in self.schema.names if name in text and name not in names]
+        where = None if filter is None else predicate_of(filter, self.schema)
         try:
-            rows = self._source.rows([*names, *filtered], where)
+            rows = self._source.rows(columns_to_read(self.schema, names, filter), where)
         except SkiwayError as error:
             self._failures.append(error)
             raise

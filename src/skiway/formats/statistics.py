@@ -14,7 +14,6 @@ nothing, and neither do parts of the filter that cannot be translated.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -23,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.airport.filters.arrow import join_balanced, literal_type, scalar
+from skiway.airport.filters.arrow import constants, join_balanced, literal_type
 from skiway.airport.filters.nodes import (
     ColumnRef,
     Compare,
@@ -250,12 +249,12 @@ class ColumnUnits:
                 maybe = pc.or_(_true_if_unknown(differs), self.has_nan)
         return pc.and_(maybe, self.has_values)
 
-    def spanned(self, values: Sequence[pa.Scalar]) -> _Mask:
+    def spanned(self, values: pa.Array) -> _Mask:
         """Units that may have a value between the least and the greatest of these, including them."""
-        ends = pc.min_max(pa.array(values, values[0].type))
+        ends = pc.min_max(values)
         return pc.and_(self._between(ends["min"], ends["max"]), self.has_values)
 
-    def among(self, values: Sequence[pa.Scalar]) -> _Mask:
+    def among(self, values: pa.Array) -> _Mask:
         """Units that may have one of these values; if they are many, or another one between them."""
         if len(values) > _MAX_VALUES:
             return self.spanned(values)
@@ -308,12 +307,15 @@ class _Maybe:
         return ColumnUnits(pc.struct_field(self.stats, [place]))
 
     def literal(self, node: Node, compared_with: Node) -> pa.Scalar:
+        return self.literals([node], compared_with)[0]
+
+    def literals(self, nodes: Sequence[Node], compared_with: Node) -> pa.Array:
         of = type_of(compared_with)
         assert of is not None
-        value = scalar(node, literal_type(of, self.column(compared_with).type))
-        if pa.types.is_floating(value.type) and math.isnan(value.as_py()):
+        values = constants(nodes, literal_type(of, self.column(compared_with).type))
+        if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
             raise Inexpressible  # bounds exclude NaN
-        return value
+        return values
 
     def comparison(self, node: Comparison) -> _Mask:
         column = self.column(node.left)
@@ -333,8 +335,8 @@ class _Maybe:
                 raise Inexpressible
 
     def among(self, probe: Node, among: Sequence[Node]) -> _Mask:
-        values = [self.literal(one, probe) for one in among if not (isinstance(one, Constant) and one.value is None)]
-        return self.column(probe).among(values) if values else pa.scalar(False)
+        present = [one for one in among if not (isinstance(one, Constant) and one.value is None)]
+        return self.column(probe).among(self.literals(present, probe)) if present else pa.scalar(False)
 
     def prefixed(self, node: Function) -> _Mask:
         """Strings with a common prefix are adjacent in sort order."""

@@ -92,6 +92,12 @@ def _compared(field: pa.Field) -> str:
     return f"[{name}][1] AS {name}" if has_parts else f"coalesce({name}, {name}) AS {name}"
 
 
+def columns_to_read(schema: pa.Schema, columns: Sequence[str], condition: Any) -> list[str]:
+    """The columns that DuckDB wants of a dataset, and then others that its condition may name, as from DuckDB 2.0 on."""
+    text = "" if condition is None else str(condition)
+    return [*columns, *(name for name in schema.names if name in text and name not in columns)]
+
+
 class ServerScan(ds.Dataset):  # type: ignore[misc]  # which has no types
     """A dataset for DuckDB: its rows come from the server, which sends the columns that DuckDB needs through a pipe."""
 
@@ -104,8 +110,9 @@ class ServerScan(ds.Dataset):  # type: ignore[misc]  # which has no types
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> ds.Scanner:  # noqa: A002
         names = self._schema.names if columns is None else list(columns)
+        read = columns_to_read(self._schema, names, filter)
         with self._lock:
-            self._server.sendall(json.dumps({"relation": self._number, "columns": names}).encode() + b"\n")
+            self._server.sendall(json.dumps({"relation": self._number, "columns": read}).encode() + b"\n")
             pipe = socket.recv_fds(self._server, 1, 1)[1][0]
         reader = pa.ipc.open_stream(pa.PythonFile(open(pipe, "rb"), "r"))  # noqa: PTH123, SIM115 - closed by Arrow
         return ds.Scanner.from_batches(

@@ -155,12 +155,18 @@ def parsed_query(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> 
             if node.get("at_clause") or is_standard:
                 node["alias"] = node.get("alias") or node["table_name"]
                 node["at_clause"] = None
-                found["as"] = node["table_name"] = f"{prefix} {len(tables)}"
-                node["catalog_name"], node["schema_name"] = "memory", "main"
+                found["as"] = f"{prefix} {len(tables)}"
+                _rename(node, "memory", "main", found["as"])
             tables.append(found)
     rewritten = shows or any("as" in each for each in tables)
     text = text_of(database, tree) if rewritten else sql
     return {"tables": tables, "sql": text}
+
+
+def _rename(table: dict[str, Any], catalog: str, schema: str, name: str) -> None:
+    table["catalog_name"], table["schema_name"], table["table_name"] = catalog, schema, name
+    if "qualified_name" in table:  # from DuckDB 2.0 on, which ignores the others then
+        table["qualified_name"] = {"path": [catalog, schema, name]}
 
 
 INFORMATION_SCHEMA: Final = "information_schema"
@@ -294,12 +300,20 @@ def _check_expression(database: duckdb.DuckDBPyConnection, expression: Any) -> N
 
 
 def _claim_name(node: Mapping[str, Any]) -> str:
-    arguments = node["children"]
+    arguments = node["children"] if "children" in node else [each["expression"] for each in node["arguments"]]
     if len(arguments) == 1 and arguments[0].get("class") == "CONSTANT":
-        value = arguments[0]["value"].get("value")
-        if isinstance(value, str):
-            return value
+        name = _text(arguments[0])
+        if name is not None:
+            return name
     raise Refused("caller needs the name of a claim as text: write caller('subject')")
+
+
+def _text(constant: Mapping[str, Any]) -> str | None:
+    """The value of a constant that is a text. DuckDB 2.0 describes constants in another way."""
+    if "literal" in constant:
+        return str(constant["literal"]["text"]) if constant["literal"]["kind"] == "STRING" else None
+    value = constant["value"].get("value")
+    return value if isinstance(value, str) else None
 
 
 def _columns(expression: Any) -> set[str]:
@@ -326,20 +340,16 @@ def _constant_tree(database: duckdb.DuckDBPyConnection, value: Any) -> Any:
     """The tree of a constant: a text, a number, a truth value, a list of texts, or NULL."""
     match value:
         case None:
-            return expression_tree(database, "NULL")
+            sql = "NULL"
         case bool():
-            return expression_tree(database, "TRUE" if value else "FALSE")
+            sql = str(value)
         case list():
-            made = expression_tree(database, "CAST(list_value('') AS VARCHAR[])")
-            made["child"]["children"] = [_constant_tree(database, str(each)) for each in value]
-            return made
+            sql = f"CAST({literal([str(each) for each in value])} AS VARCHAR[])"
         case int() | float():
-            made = expression_tree(database, "CAST('' AS BIGINT)" if isinstance(value, int) else "CAST('' AS DOUBLE)")
-            made["child"]["value"]["value"] = str(value)
-            return made
-    made = expression_tree(database, "''")
-    made["value"]["value"] = str(value)
-    return made
+            sql = f"CAST('{value}' AS {'BIGINT' if isinstance(value, int) else 'DOUBLE'})"
+        case _:
+            sql = literal(str(value))
+    return expression_tree(database, sql)
 
 
 @cache

@@ -59,20 +59,26 @@ TYPES: Final = {
 
 def scalar(node: Node, of: pa.DataType) -> pa.Scalar:
     """The constant `node`, which must not be NULL, as a scalar of type `of`."""
-    if not isinstance(node, Constant) or node.value is None:
+    return constants([node], of)[0]
+
+
+def constants(nodes: Sequence[Node], of: pa.DataType) -> pa.Array:
+    """The constants `nodes`, none of which may be NULL, as an array of type `of`."""
+    values = [node.value if isinstance(node, Constant) else None for node in nodes]
+    if None in values:
         raise Inexpressible
     try:
-        return pa.scalar(node.value, of)
+        return pa.array(values, of)
     except (pa.ArrowException, OverflowError, TypeError):
-        raise Inexpressible from None  # the value is out of range for the type of the column
+        raise Inexpressible from None  # a value is out of range for the type of the column
 
 
 def value_set(nodes: Sequence[Node], of: pa.DataType) -> pa.Array:
     """The constants `nodes` as a value set; `Inexpressible` for NaN, which Arrow and DuckDB compare differently."""
-    values = [scalar(node, of) for node in nodes]
+    values = constants(nodes, of)
     if not pa.types.is_floating(of):
-        return pa.array(values, of)
-    numbers = [value.as_py() for value in values]
+        return values
+    numbers = values.to_pylist()
     if any(math.isnan(number) for number in numbers):
         raise Inexpressible
     if 0.0 in numbers:  # Arrow distinguishes 0.0 and -0.0 in sets

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from decimal import Decimal
 from typing import Any, Final, Literal
 from uuid import UUID
+
+import msgspec
 
 from skiway.airport.filters.nodes import (
     INTEGER_RANGES,
@@ -277,6 +281,11 @@ _OPERATORS: Final = {
 _MALFORMED: Final = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 
 
+_LARGE: Final = 64 * 1024
+_one_at_a_time: Final = threading.Lock()
+"""Python computes on one thread at a time. If several threads parsed large filters, short calls would wait for all of them."""
+
+
 def parse(text: str | bytes) -> Filter:
     """Parse a filter. It is empty if `text` is empty, has no predicates, or is larger than `MAX_BYTES`.
 
@@ -285,6 +294,11 @@ def parse(text: str | bytes) -> Filter:
     """
     if not text or len(text) > MAX_BYTES:
         return Filter()
+    with _one_at_a_time if len(text) > _LARGE else nullcontext():
+        return _parse(text)
+
+
+def _parse(text: str | bytes) -> Filter:
     document = _decode(text)
     names = document.get("column_binding_names_by_index", [])
     predicates = document.get("filters")
@@ -312,8 +326,7 @@ def _parsed(predicates: list[dict[str, Any]], names: list[str]) -> Iterator[Node
 
 def _decode(text: str | bytes) -> dict[str, Any]:
     try:
-        # DuckDB sends unquoted NaN and Infinity, and integers of more than 64 bits, which msgspec rejects.
-        document = json.loads(text)
+        document = _document(text)
     except RecursionError:
         raise _too_deep() from None
     except ValueError as error:
@@ -321,6 +334,13 @@ def _decode(text: str | bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise _malformed(f"it is a JSON {type(document).__name__}, not an object")
     return document
+
+
+def _document(text: str | bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)  # in half the time of Python's module
+    except (msgspec.MsgspecError, UnicodeError):  # such as NaN and Infinity, which DuckDB does not quote
+        return json.loads(text)
 
 
 def _malformed(problem: str) -> InvalidArgument:

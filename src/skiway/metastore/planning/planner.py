@@ -330,16 +330,17 @@ def _possible(facts: FileFacts, predicate: v1.Predicate) -> tuple[Mask, str] | t
     literals = column.type.literals(predicate.values)
     if not literals or len(literals) != _ARITY.get(predicate.op, len(literals)):
         return None, "its values cannot be compared with the column"
-    tested = [_TESTS[predicate.op](column.units, values) for values in column.type.variants(literals)]
+    variants = [pa.array(values, values[0].type) for values in column.type.variants(literals)]
+    tested = [_TESTS[predicate.op](column.units, values) for values in variants]
     return np.logical_or.reduce([np.asarray(mask) for mask in tested]), ""
 
 
-def _comparison(op: str) -> Callable[[ColumnUnits, Sequence[pa.Scalar]], pa.Array]:
+def _comparison(op: str) -> Callable[[ColumnUnits, pa.Array], pa.Array]:
     return lambda units, values: units.compared(op, values[0])
 
 
 _COMPARISONS: Final = {v1.PO_NEQ: "<>", v1.PO_LT: "<", v1.PO_LTE: "<=", v1.PO_GT: ">", v1.PO_GTE: ">="}
-_TESTS: Final[dict[int, Callable[[ColumnUnits, Sequence[pa.Scalar]], pa.Array]]] = {
+_TESTS: Final[dict[int, Callable[[ColumnUnits, pa.Array], pa.Array]]] = {
     v1.PO_EQ: ColumnUnits.among,
     v1.PO_IN: ColumnUnits.among,
     v1.PO_BETWEEN: ColumnUnits.spanned,
