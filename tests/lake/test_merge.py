@@ -22,6 +22,7 @@ from skiway.errors import (
 )
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.lake.writing.writable import MergeIntoEmpty, MergeRows
+from skiway.sql.queries import MERGE_ROWID, MergeQuery
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("stock", pa.int32())])
 ROWS = pa.table({"id": [1, 2, 3, 4], "name": ["a", "b", None, "d"], "stock": [10, 20, 30, 40]}, SCHEMA)
@@ -87,6 +88,27 @@ def test_result_is_that_of_duckdb(lake: Lake, db: AirportClient, clauses: str, v
     assert db.scan("skiway.snapshots").read_all().num_rows == before + 1
     assert done["table"] == "managed.s.t"
     assert done["inserted"] - done["deleted"] == len(after) - ROWS.num_rows
+
+
+@pytest.mark.parametrize("on", ["false", "(FALSE)"])
+@pytest.mark.parametrize(
+    "clauses",
+    [
+        "WHEN NOT MATCHED THEN INSERT WHEN NOT MATCHED BY SOURCE THEN DELETE",
+        "WHEN NOT MATCHED BY SOURCE AND id > 2 THEN UPDATE SET name = 'old'",
+        CLAUSES[0],
+    ],
+)
+def test_rows_that_never_match_are_not_compared(lake: Lake, db: AirportClient, on: str, clauses: str) -> None:
+    create(lake, db)
+    source = "SELECT 5 AS id, 'five' AS name, 50 AS stock"
+    merge(db, source, on, clauses=clauses)
+    assert rows_of(db) == expected(clauses, source=source, on=on)
+    query = MergeQuery({"id": "BIGINT"}, "FROM range(9) AS r(id)", on, clauses.replace("name = 'old'", "id = 0"))
+    with duckdb.connect() as plain:
+        plain.execute(f'CREATE TABLE t AS SELECT range AS id, range AS "{MERGE_ROWID}" FROM range(9)')
+        ((_, plan),) = plain.execute("EXPLAIN " + query.sql("t", ["id"])).fetchall()
+    assert plan.count("JOIN ") <= plan.count("EMPTY_RESULT")
 
 
 def test_unchanged_files_stay(lake: Lake, db: AirportClient) -> None:

@@ -85,6 +85,25 @@ def test_view_is_created_read_and_dropped(db: AirportClient) -> None:
         db.table("s.totals")
 
 
+def test_client_learns_about_a_view_without_a_new_listing(db: AirportClient) -> None:
+    """DuckDB's client never loads its listing again: dbt learns from these two statements what it has created."""
+    shown = pa.schema({"shown": pa.bool_()})
+    db.call("skiway.create_view", "s.few", "SELECT id FROM t WHERE id < 3").read_all()
+    db.create_table("s.few", shown, on_conflict="ignore")
+    assert db.table("s.few").columns == ("id",)
+    replace = {"replace": True}
+    db.call("skiway.create_view", "s.few", "SELECT id, region FROM t WHERE id < 3", named=replace).read_all()
+    db.rename_table("s.few", "few")
+    assert db.table("s.few").columns == ("id", "region")
+    assert rows(db, "s.few")[:1] == [{"id": 0, "region": "r0"}]
+    with pytest.raises(AlreadyExists):
+        db.create_table("s.few", shown)
+    with pytest.raises(Unsupported, match="is a view"):
+        db.rename_table("s.few", "other")
+    with pytest.raises(NotFound):
+        db.rename_table("s.none", "none")
+
+
 def test_changes_of_the_table_are_visible_in_the_view(db: AirportClient) -> None:
     create_view(db, "s.few", "SELECT id FROM t WHERE id < 3")
     assert [row["id"] for row in rows(db, "s.few")] == [0, 1, 2]

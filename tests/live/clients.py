@@ -19,7 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Client", "ClientMissing", "Outcome", "Session", "find_client", "plain_session", "server_environment"]
+__all__ = [
+    "Client",
+    "ClientMissing",
+    "Outcome",
+    "Session",
+    "client_environment",
+    "client_python",
+    "find_client",
+    "plain_session",
+    "server_environment",
+]
 
 PROGRAM = Path(__file__).with_name("session.py")
 TIMEOUT_S = 200.0
@@ -173,7 +183,8 @@ def server_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
 
 
-def _client_environment() -> dict[str, str]:
+def client_environment() -> dict[str, str]:
+    """Variables for processes of the client, with the libraries that it needs."""
     preload = {
         name: os.environ.get(f"CLIENT_{name}") or os.environ.get(name) for name in ("LD_PRELOAD", "LD_LIBRARY_PATH")
     }
@@ -181,13 +192,14 @@ def _client_environment() -> dict[str, str]:
     return {**server_environment(), **libraries, "TZ": "UTC", "QUERY_FARM_TELEMETRY_OPT_OUT": "1"}
 
 
-def _python() -> str:
+def client_python() -> str:
+    """The interpreter with the client's version of DuckDB."""
     return os.environ.get("DUCKDB_PYTHON", sys.executable)
 
 
 def plain_session() -> Session:
     """A DuckDB of the client's version, without extensions."""
-    return Session(_python(), _client_environment(), ("SET TimeZone = 'UTC'",))
+    return Session(client_python(), client_environment(), ("SET TimeZone = 'UTC'",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +212,8 @@ class Client:
         self, *preamble: str, folder: Path | None = None, variables: Mapping[str, str] | None = None
     ) -> Session:
         """A DuckDB with the extension that has run `preamble`, in a folder and with environment variables."""
-        environment = {**_client_environment(), **(variables or {})}
-        return Session(_python(), environment, (*self.loads, "SET TimeZone = 'UTC'", *preamble), folder)
+        environment = {**client_environment(), **(variables or {})}
+        return Session(client_python(), environment, (*self.loads, "SET TimeZone = 'UTC'", *preamble), folder)
 
     def version(self) -> str:
         with self.session() as session:
@@ -224,7 +236,7 @@ def find_client() -> Client:
         if installed.status != "ok":
             raise ClientMissing(HOW_TO_GET_IT.format(error=installed.message.strip()))
     try:
-        with Session(_python(), _client_environment(), loads):
+        with Session(client_python(), client_environment(), loads):
             return Client(loads)
     except AssertionError as error:
         raise ClientMissing(f"DuckDB does not load the Airport extension:\n{error}") from None

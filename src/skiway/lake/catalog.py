@@ -128,8 +128,8 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
 
     # -- CREATE, DROP, ALTER … RENAME ---------------------------------------------------------------------------------
 
-    def create_table(self, create: CreateTable) -> WritableTable | PendingTable:
-        """Create a managed table without rows. A table that is replaced keeps its id and its older snapshots."""
+    def create_table(self, create: CreateTable) -> WritableTable | PendingTable | ViewTable:
+        """Create a managed table without rows, or return the table or view of this name, so that its client learns about it."""
         self._context.callers.require("table.write", self._namespace)
         check_managed(self._catalog)
         check_auto_commit()
@@ -140,6 +140,8 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
         found = self._record(create.name)
         if found is not None and create.on_conflict == "ignore":
             return self._table(found)
+        if create.on_conflict == "ignore" and not create.rows_follow and (view := self._view(create.name)) is not None:
+            return self._view_table(view)
         if create.rows_follow and (found is None or create.on_conflict == "replace"):
             pending = PendingCreate(wanted.serialize().to_pybytes(), create.on_conflict == "replace", create.comment)
             return self._pending_table(create.name, pending)
@@ -227,18 +229,16 @@ class LakeSchema(Schema, DynamicSchema, LazyListing):
             return
         record = self._required(name, if_exists=if_exists, damaged=True)
         if record is not None:
-            warehouse = self._context.handles.warehouse
-            Changes(self._context, record).run(
-                lambda: managed.drop(self._context.callers.realm(), warehouse, record.resource_id)
-            )
+            realm, warehouse = self._context.callers.realm(), self._context.handles.warehouse
+            Changes(self._context, record).run(lambda: managed.drop(realm, warehouse, record.resource_id))
 
     def rename_table(self, name: str, new_name: str, *, if_exists: bool = False) -> None:
-        """Rename a table."""
-        record = self._required(name, if_exists=if_exists)
+        """Rename a table. From a new name that is the old one, its client learns the present columns of a table or view."""
+        is_same = name == new_name and self.table(name) is not None
+        record = None if is_same else self._required(name, if_exists=if_exists)
         if record is not None:
-            Changes(self._context, record).run(
-                lambda: managed.rename(self._context.callers.realm(), record.resource_id, name=new_name)
-            )
+            realm = self._context.callers.realm()
+            Changes(self._context, record).run(lambda: managed.rename(realm, record.resource_id, name=new_name))
 
     def _required(self, name: str, *, if_exists: bool, damaged: bool = False) -> v1.Table | None:
         record = self._record(name, damaged=damaged)

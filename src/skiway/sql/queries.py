@@ -277,13 +277,19 @@ class MergeQuery:
         action = "CASE " + " ".join(
             f"WHEN {identifier(_CLAUSE)} = {number} THEN '{each.action}'" for number, each in enumerate(clauses)
         )
-        return (
+        select = (
             f"SELECT target.{identifier(MERGE_ROWID)} AS {identifier(MERGE_ROWID)}, "  # noqa: S608 - in the sandbox
             f"CASE {' '.join(_chosen(clauses))} END AS {identifier(_CLAUSE)}, "
-            f"{action} END AS {identifier(MERGE_ACTION)}, {columns} "
-            f"FROM (SELECT *, true AS {identifier(_PRESENT)} FROM ({self._source}\n)) AS source "
-            f"{join} JOIN {target} AS target ON ({self._on}\n) WHERE {identifier(_CLAUSE)} IS NOT NULL"
+            f"{action} END AS {identifier(MERGE_ACTION)}, {columns} FROM "
         )
+        source = f"(SELECT *, true AS {identifier(_PRESENT)} FROM ({self._source}\n))"  # noqa: S608
+        where = f"WHERE {identifier(_CLAUSE)} IS NOT NULL"
+        if self._on.strip(" ()\n").casefold() != "false":
+            return f"{select}{source} AS source {join} JOIN {target} AS target ON ({self._on}\n) {where}"
+        # DuckDB would compare each row of the source with each row of the target.
+        of_source = f"{select}{source} AS source LEFT JOIN (FROM {target} LIMIT 0) AS target ON true {where}"
+        of_target = f"{select}(FROM {source} LIMIT 0) AS source RIGHT JOIN {target} AS target ON true {where}"
+        return of_source if join == "LEFT" else f"{of_source} UNION ALL {of_target}"
 
     def _value(self, name: str, type_: str, clauses: Sequence[_Clause]) -> str:
         """The new value of a column, by clause."""
