@@ -264,3 +264,23 @@ def test_fields_of_structs_are_not_mistaken_for_columns(lake: LakeConnection) ->
     assert [name for name, *_ in rows(lake, "DESCRIBE lake.s.t")] == ["x"]
     lake.sql("ALTER TABLE lake.s.t RENAME x TO y")
     assert [name for name, *_ in rows(lake, "DESCRIBE lake.s.t")] == ["y"]
+
+
+A_UUID = "'7f1ff8a7-b1a9-4d1f-8f9a-0123456789ab'::UUID"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("UUID[][]", f"[[{A_UUID}, NULL], NULL, []]"),
+        ("UUID[2]", f"[{A_UUID}, {A_UUID}]"),
+        ('STRUCT("a b" UUID, c INTEGER)[]', f"[{{'a b': {A_UUID}, 'c': 1}}, NULL]"),
+        ("MAP(UUID, UUID[])", f"MAP {{{A_UUID}: [{A_UUID}]}}"),
+    ],
+)
+def test_nested_uuids_are_stored(lake: LakeConnection, kind: str, value: str) -> None:
+    expected = duckdb.sql(f"SELECT CAST({value} AS {kind})").fetchall()
+    lake.sql(f"CREATE TABLE lake.s.t (v {kind}); INSERT INTO lake.s.t VALUES ({value}), (NULL)")
+    assert rows(lake, "FROM lake.s.t") == [*expected, (None,)]
+    lake.sql(f"CREATE TABLE lake.s.other AS SELECT {value}::{kind} AS v")
+    assert rows(lake, "FROM lake.s.other") == expected

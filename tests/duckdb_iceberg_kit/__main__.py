@@ -24,7 +24,7 @@ from typing import Final
 import duckdb
 
 from duckdb_iceberg_kit.running import Outcome, Settings
-from duckdb_iceberg_kit.suite import COMMIT, check_out, groups, known_failures, problems, report
+from duckdb_iceberg_kit.suite import COMMIT, NEED_LARGE, check_out, groups, known_failures, problems, report
 from runtime.servers import environment, started
 from storage.homes import running_aws
 
@@ -47,6 +47,8 @@ def main() -> int:
         with running_aws() as s3, started(Path(folder) / "home", *_settings(s3), fresh=True) as server:
             _create_tables(given, root, server.addresses["http"], s3, extensions)
             chosen = [[file for file in group if given.tests in file] for group in groups(root)]
+            if not given.large:
+                chosen = [[file for file in group if file not in NEED_LARGE] for group in chosen]
             outcomes = run(
                 root, [group for group in chosen if group], _database(server.addresses["http"], s3), extensions, given
             )
@@ -189,7 +191,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--commit", default=COMMIT, help="a commit of it; by default that of the installed extension")
     parser.add_argument("--tests", default="", help="run only the files whose path contains this text")
     parser.add_argument(
-        "--large", action="store_true", help="also create the tables at scale factor 1, which takes half an hour"
+        "--large",
+        action="store_true",
+        help="also run the two files that need tables at scale factor 1, which takes half an hour",
     )
     parser.add_argument("--workers", type=int, default=2, help="the number of processes (2)")
     parser.add_argument("--timeout", type=float, default=300, help="the seconds that a file may take (300)")

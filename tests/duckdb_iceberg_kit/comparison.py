@@ -29,7 +29,7 @@ def shown(value: str | None, type_: str) -> str:
 def is_message(message: str, expected: str) -> bool:
     """Whether an error message matches a text or a pattern."""
     if pattern := _PATTERN.fullmatch(expected):
-        return bool(re.fullmatch(pattern[2], message.rstrip(), re.DOTALL)) is not bool(pattern[1])
+        return bool(re.fullmatch(pattern[2], message, re.DOTALL)) is not bool(pattern[1])
     return expected in message
 
 

@@ -244,8 +244,8 @@ class _Runner:
 
 
 def _message(error: duckdb.Error) -> str:
-    """The message as DuckDB's own runner shows it. In Python, messages of HTTP errors contain JSON."""
-    text = str(error)
+    """The message as DuckDB's own runner compares it, with a line break. In Python, messages of HTTP errors contain JSON."""
+    text = f"{str(error).rstrip()}\n"
     if found := re.search(r'\{"exception_type":.*\}\s*$', text, re.DOTALL):
         with suppress(ValueError):
             document = json.loads(found[0])

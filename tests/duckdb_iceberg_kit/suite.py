@@ -12,7 +12,7 @@ from typing import Final
 
 from duckdb_iceberg_kit.running import Outcome
 
-__all__ = ["COMMIT", "TESTS", "check_out", "groups", "known_failures", "problems", "report"]
+__all__ = ["COMMIT", "NEED_LARGE", "TESTS", "check_out", "groups", "known_failures", "problems", "report"]
 
 COMMIT: Final = "45163a28e"
 """The commit of the extension for DuckDB 1.5.5, which `duckdb_extensions()` shows as its version."""
@@ -22,6 +22,10 @@ _TABLE: Final = re.compile(r'my_datalake\.(?:"?default"?)\.("?\w+)', re.IGNORECA
 _UNQUALIFIED: Final = re.compile(
     r"(?:table(?: if (?:not )?exists)?|into|from|update|join)\s+([a-z_]\w*)", re.IGNORECASE
 )
+
+
+NEED_LARGE: Final = (f"{TESTS}/irc_catalog_read_deletes.test", f"{TESTS}/test_tpch.test")
+"""Files that read tables at scale factor 1."""
 
 
 def check_out(repository: Path, commit: str, folder: Path) -> None:

@@ -305,5 +305,25 @@ class Session:
 
 def _cast(name: str, field: pa.Field) -> str:
     """Return the expression that casts a column to the type of a field. UUIDs are sent as bytes."""
-    kind = duckdb_type(field)
-    return UUID_BYTES.format(name) if kind == "UUID" else f"CAST({name} AS {kind})"
+    return _with_bytes(f"CAST({name} AS {duckdb_type(field)})", field, "x")
+
+
+def _with_bytes(value: str, field: pa.Field, element: str) -> str:
+    """A value with bytes instead of the UUIDs in it. `element` is a name for the elements of lists."""
+    kind, of = duckdb_type(field), field.type
+    if kind == "UUID":
+        return UUID_BYTES.format(value)
+    if "UUID" not in kind or isinstance(of, pa.BaseExtensionType):
+        return value
+    if pa.types.is_struct(of):
+        parts = {part.name: f"struct_extract({value}, {exp.Literal.string(part.name).sql('duckdb')})" for part in of}
+        packed = ", ".join(f"{quoted(part.name)} := {_with_bytes(parts[part.name], part, element)}" for part in of)
+        return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({packed}) END"
+    if pa.types.is_map(of):
+        entry = {"key": of.key_field, "value": of.item_field}
+        packed = ", ".join(
+            f"{name} := {_with_bytes(f'{element}.{name}', entry[name], f'{element}x')}" for name in entry
+        )
+        return f"map_from_entries(list_transform(map_entries({value}), lambda {element}: struct_pack({packed})))"
+    made = f"list_transform({value}, lambda {element}: {_with_bytes(element, of.value_field, f'{element}x')})"
+    return f"CAST({made} AS {kind.replace('UUID', 'BLOB')})" if pa.types.is_fixed_size_list(of) else made

@@ -169,7 +169,7 @@ def _reset() -> None:
 
 
 COLLECTIONS: Final = (50_000, 10, 10)
-SWITCH_S: Final = 0.0005
+SWITCH_S: Final = 0.001
 
 
 def favor_short_calls() -> None:

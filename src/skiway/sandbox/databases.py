@@ -218,7 +218,7 @@ class Databases:
         database = self._describers.pop(plain, None) or self._new_parser(plain=plain)
         try:
             with database.cursor() as cursor:
-                self._create_relations(cursor, header, parts, [], [])
+                self._create_relations(cursor, header, parts, [], [], empty=header["parameters"])
                 _create_views(cursor, header)
                 cursor.execute(f"USE {_place(cursor, header['default'])}")
                 yield cursor
@@ -251,7 +251,10 @@ class Databases:
         parts: Sequence[bytes],
         files: Sequence[str],
         remote: Sequence[str],
+        *,
+        empty: bool = False,
     ) -> None:
+        """Create the relations as views; or as empty tables, because DuckDB 2.0 serializes no plan with a dataset."""
         upcoming, further = iter(files), iter(remote)
         for number, relation in enumerate(header["relations"]):
             if "files" in relation:
@@ -264,7 +267,8 @@ class Databases:
                 schema = pa.ipc.read_schema(pa.py_buffer(parts[relation["schema"]]))
                 scan = ServerScan(schema, number, self._server, self._lock)
                 database.register(f"scan_{number}", scan)
-                _create(database, relation["name"], f"SELECT {scan_columns(scan.schema)} FROM temp.main.scan_{number}")  # noqa: S608 - quoted
+                query = f"SELECT {scan_columns(scan.schema)} FROM temp.main.scan_{number}"  # noqa: S608 - quoted
+                _create(database, relation["name"], query, empty=empty)
 
     def _remote_paths(self, database: _Database, header: Mapping[str, Any]) -> list[str]:
         """The paths under which DuckDB opens the remote files of a query."""
@@ -305,9 +309,9 @@ def _create_views(database: duckdb.DuckDBPyConnection, header: Mapping[str, Any]
         _create(database, view["name"], view["sql"])
 
 
-def _create(database: duckdb.DuckDBPyConnection, name: Sequence[str], query: str) -> None:
-    place = _place(database, name[:-1])
-    database.execute(f"CREATE VIEW {place}.{quoted(name[-1])} AS {query}")
+def _create(database: duckdb.DuckDBPyConnection, name: Sequence[str], query: str, *, empty: bool = False) -> None:
+    kind, end = ("TABLE", " LIMIT 0") if empty else ("VIEW", "")
+    database.execute(f"CREATE {kind} {_place(database, name[:-1])}.{quoted(name[-1])} AS {query}{end}")
 
 
 def _place(database: duckdb.DuckDBPyConnection, path: Sequence[str]) -> str:
@@ -325,9 +329,12 @@ def _remove_all(database: duckdb.DuckDBPyConnection) -> None:
     catalogs = "SELECT database_name FROM duckdb_databases() WHERE NOT internal AND database_name <> 'memory'"
     for (name,) in database.execute(catalogs).fetchall():
         database.execute(f"DETACH {quoted(name)}")
-    views = "SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal AND database_name = 'memory'"
-    for schema, name in database.execute(views).fetchall():
-        database.execute(f"DROP VIEW memory.{quoted(schema)}.{quoted(name)}")
+    for kind in ("view", "table"):
+        listed = (
+            f"SELECT schema_name, {kind}_name FROM duckdb_{kind}s() WHERE NOT internal AND database_name = 'memory'"  # noqa: S608
+        )
+        for schema, name in database.execute(listed).fetchall():
+            database.execute(f"DROP {kind} memory.{quoted(schema)}.{quoted(name)}")
     schemas = "SELECT schema_name FROM duckdb_schemas() WHERE NOT internal AND database_name = 'memory' AND schema_name <> 'main'"
     for (name,) in database.execute(schemas).fetchall():
         database.execute(f"DROP SCHEMA memory.{quoted(name)}")

@@ -10,7 +10,17 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from skiway.sandbox.syntax import Refused, expression_tree, literal, nodes, query_tree, quoted, single_value, text_of
+from skiway.sandbox.syntax import (
+    Refused,
+    expression_text,
+    expression_tree,
+    literal,
+    nodes,
+    query_tree,
+    quoted,
+    single_value,
+    text_of,
+)
 
 _MAX_PARAMETERS: Final = 1000
 _MAX_ALONE: Final = 20
@@ -63,7 +73,7 @@ def parameter_types(database: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
     found = _types_of_all(database, sql)
     if found is None:
         found = {name: _type_alone(database, sql, name, names) for name in names[:_MAX_ALONE]}
-    found |= _written_types(tree)
+    found |= _written_types(database, tree)
     return [found.get(name, "") for name in names]
 
 
@@ -83,14 +93,22 @@ def _type_alone(database: duckdb.DuckDBPyConnection, sql: str, name: str, names:
     return ""
 
 
-def _written_types(tree: Any) -> dict[str, str]:
+def _written_types(database: duckdb.DuckDBPyConnection, tree: Any) -> dict[str, str]:
     """The types of parameters that are cast. DuckDB itself would tell that of the outer cast, if there are two."""
     casts = [node for node in nodes(tree) if node.get("class") == "CAST" and node["child"].get("class") == "PARAMETER"]
-    return {
-        str(node["child"]["identifier"]): _type_name(node["cast_type"])
-        for node in casts
-        if node["cast_type"]["id"] not in ("UNBOUND", "USER")  # a name, which is looked up later
-    }
+    written = {str(node["child"]["identifier"]): _written_type(database, node) for node in casts}
+    return {name: kind for name, kind in written.items() if kind}
+
+
+def _written_type(database: duckdb.DuckDBPyConnection, cast: Mapping[str, Any]) -> str:
+    """The type of a cast; empty if it is a name that is looked up later."""
+    if "cast_type" in cast:
+        return "" if cast["cast_type"]["id"] in ("UNBOUND", "USER") else _type_name(cast["cast_type"])
+    null = {**cast, "child": expression_tree(database, "NULL"), "alias": ""}  # DuckDB 2.0 has the type as an expression
+    with contextlib.suppress(duckdb.CatalogException, duckdb.BinderException):
+        kind = single_value(database, f"SELECT typeof({expression_text(database, null)})")
+        return "VARCHAR" if kind.startswith("ENUM(") else kind
+    return ""
 
 
 def _types_of_all(database: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str] | None:
@@ -157,9 +175,7 @@ def _replaced(database: duckdb.DuckDBPyConnection, tree: Any, value: Callable[[s
 def _constant_sql(database: duckdb.DuckDBPyConnection, column: pa.ChunkedArray, wanted: str) -> str:
     """The value in a column of one row, as an expression: in the type that is wanted, if it is the same there."""
     values = database.from_arrow(pa.table({"value": column}))
-    shown = values.project("CAST(value AS VARCHAR), typeof(value)").fetchone()
-    assert shown is not None
-    text, kind = shown
+    [(text, kind)] = values.project("CAST(value AS VARCHAR), typeof(value)").fetchall()
     if text is None:
         return f"CAST(NULL AS {wanted or kind})" if wanted or kind != '"NULL"' else "NULL"
     if "\0" in text:
@@ -169,8 +185,7 @@ def _constant_sql(database: duckdb.DuckDBPyConnection, column: pa.ChunkedArray, 
     elif wanted and wanted != kind:
         cast = f"TRY_CAST(CAST(value AS VARCHAR) AS {wanted})"  # DuckDB casts a TIME to TIME_NS only as text
         same = f"CAST({cast} AS VARCHAR), TRY_CAST({cast} AS {kind}) IS NOT DISTINCT FROM value"
-        found = values.project(same).fetchone()
-        assert found is not None
-        if found[1]:
-            text, kind = found[0], wanted
+        [(converted, is_same)] = values.project(same).fetchall()
+        if is_same:
+            text, kind = converted, wanted
     return f"CAST({literal(text)} AS {kind})"

@@ -34,9 +34,8 @@ def nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 def single_value(database: duckdb.DuckDBPyConnection, sql: str, *parameters: str) -> str:
     """The value in the first column of the first row, as text."""
-    found = database.execute(sql, parameters).fetchone()
-    assert found is not None
-    return str(found[0])
+    [(value, *_)] = database.execute(sql, parameters).fetchall()
+    return str(value)
 
 
 def quoted(name: str) -> str:
@@ -126,6 +125,13 @@ def expression_tree(database: duckdb.DuckDBPyConnection, text: str) -> Any:
 def text_of(database: duckdb.DuckDBPyConnection, tree: Mapping[str, Any]) -> str:
     """A syntax tree as SQL."""
     return single_value(database, "SELECT json_deserialize_sql(?)", json.dumps(tree))
+
+
+def expression_text(database: duckdb.DuckDBPyConnection, expression: Any) -> str:
+    """The syntax tree of an expression as SQL: a query in parentheses."""
+    template = _tree(database, "SELECT 1")
+    template["statements"][0]["node"]["select_list"] = [expression]
+    return f"({text_of(database, template)})"
 
 
 def parsed_query(database: duckdb.DuckDBPyConnection, sql: str, prefix: str) -> dict[str, Any]:
@@ -229,9 +235,7 @@ def _value(database: duckdb.DuckDBPyConnection, expression: Any) -> str:
     """The value of a constant expression, as text."""
     if any(node.get("class") == "SUBQUERY" for node in nodes(expression)):
         raise Refused("AT needs a constant, such as VERSION => 5: it cannot contain a query")
-    template = _tree(database, "SELECT 1")
-    template["statements"][0]["node"]["select_list"] = [expression]
-    return single_value(database, f"SELECT CAST(({text_of(database, template)}) AS VARCHAR)")
+    return single_value(database, f"SELECT CAST({expression_text(database, expression)} AS VARCHAR)")
 
 
 _CALLER: Final = "caller"
