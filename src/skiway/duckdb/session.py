@@ -313,7 +313,7 @@ def _with_bytes(value: str, field: pa.Field, element: str) -> str:
     kind, of = duckdb_type(field), field.type
     if kind == "UUID":
         return UUID_BYTES.format(value)
-    if "UUID" not in kind or isinstance(of, pa.BaseExtensionType):
+    if "UUID" not in kind or isinstance(of, pa.BaseExtensionType) or pa.types.is_union(of):
         return value
     if pa.types.is_struct(of):
         parts = {part.name: f"struct_extract({value}, {exp.Literal.string(part.name).sql('duckdb')})" for part in of}
