@@ -152,9 +152,7 @@ class KilledFunctions:
     def _recover(self, stores: Stores, job: LeasedJob, when: str) -> None:
         eventually(self.processes.are_gone, within_s=30)
         eventually(lambda: not self.can_read(job), within_s=2 * LEASE_S)  # as soon as the lease has expired
-        state = (
-            v1.JS_RUNNING if job.epoch else v1.JS_QUEUED
-        )  # which it is if the worker was killed before it took the job
+        state = v1.JS_RUNNING if job.epoch else v1.JS_QUEUED  # the worker may have been killed before it took the job
         assert job_of(stores, job.id).state == state, f"{when}: no other worker has taken the job"
         self.orders.change(0)
         self.jobs.finish(when)
