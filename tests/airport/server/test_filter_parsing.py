@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -94,14 +95,14 @@ def server() -> Iterator[Server]:
 def parses(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """The number of filters parsed since the last call."""
     counted: list[str] = []
-    loads = json.loads
+    decode = msgspec.json.decode
 
     def counting(text: Any, *args: Any, **options: Any) -> Any:
         if text == FILTER:
             counted.append(text)
-        return loads(text, *args, **options)
+        return decode(text, *args, **options)
 
-    monkeypatch.setattr(parsing.json, "loads", counting)  # type: ignore[attr-defined]
+    monkeypatch.setattr(parsing.msgspec.json, "decode", counting)  # type: ignore[attr-defined]
 
     def count() -> int:
         number = len(counted)
