@@ -226,7 +226,7 @@ def literal(constant: Constant, *, bare: bool = False) -> str:
         raise Inexpressible
     if value is None:
         return f"CAST(NULL AS {of.sql})"
-    if of.fields:
+    if isinstance(value, tuple):
         return f"CAST({_nested(value, of)} AS {of.sql})"
     if bare and of.is_integer:
         return str(value)
@@ -259,8 +259,7 @@ def _scalar(value: Value, of: LogicalType) -> str:
             raise Inexpressible  # TIME WITH TIME ZONE as text loses the seconds of its offset
 
 
-def _nested(value: Value, of: LogicalType) -> str:
-    assert isinstance(value, tuple)
+def _nested(value: tuple[Value, ...], of: LogicalType) -> str:
     if of.id == "STRUCT":
         named = zip(of.fields, value, strict=True)
         return f"{{{', '.join([f'{text_literal(name)}: {_part(part, kind)}' for (name, kind), part in named])}}}"

@@ -49,7 +49,7 @@ from skiway.airport.tables import (
 from skiway.airport.wire import protocol
 from skiway.airport.wire.frames import FrameWriter
 from skiway.airport.wire.protocol import ROWID_COLUMN, EndpointsRequest, Progress, ScanParameters, binary, encode
-from skiway.errors import Internal, InvalidArgument, Unsupported
+from skiway.errors import Internal, InvalidArgument, PreconditionFailed, Unsupported
 from skiway.model.flight_pb2 import FlightDescriptor, FlightEndpoint, FlightInfo, Location
 from skiway.model.flight_pb2 import Ticket as TicketMessage
 
@@ -353,7 +353,9 @@ def do_get(host: Host, request: Request, data: bytes) -> Iterator[bytes]:
     opened = open_table(catalog, path, options.time_point)
     table, schema = opened.table, opened.schema
     if not isinstance(table, Table):
-        raise Internal(f"table {path} is a table reference and cannot be streamed: request its endpoints again")
+        raise PreconditionFailed(
+            f"table {path} is a table reference and cannot be streamed: request its endpoints again"
+        )
     if fingerprint(schema) != ticket.fingerprint:
         raise table_changed(path, "it has other columns than when the scan was planned")
     rows = () if skip else table.scan(options)
