@@ -19,7 +19,7 @@ from pathlib import Path
 
 from load.figures import Figures, report
 from load.statements import SCHEMA, SHARED, SHARED_ROWS, rows
-from runtime.fairness_load import measure
+from runtime.fairness_load import measure_flood
 from runtime.servers import Server, skiway, started
 from skiway.client import AirportClient
 from skiway.metastore import PLATFORM, Realm
@@ -147,7 +147,7 @@ def _fairness() -> list[tuple[float, float]]:
     """
     found: list[tuple[float, float]] = []
     while len(found) < 3 and all(flooded >= 3 * alone for alone, flooded in found):
-        found.append(measure())
+        found.append(measure_flood())
     return found
 
 

@@ -16,7 +16,7 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -158,17 +158,26 @@ def _filter_forever(lake: AirportClient, condition: str) -> None:
 
 def latencies(address: str, seconds: float) -> list[float]:
     """How long small statements of account `a2` take, one after another."""
-    found = []
+    return alternating([address], seconds)[address]
+
+
+def alternating(addresses: list[str], seconds: float) -> dict[str, list[float]]:
+    """How long small statements of account `a2` take, one after another, on each of the servers in turn."""
+    found: dict[str, list[float]] = {address: [] for address in addresses}
     sent = (("authorization", "Bearer ada@a2"), (protocol.ACTION_NAME, "list_schemas"))
-    with grpc.insecure_channel(address) as channel:
-        action, listing = channel.unary_unary(f"/{protocol.SERVICE}/DoAction"), channel.unary_unary(LIST)
+    with ExitStack() as open_channels:
+        calls = {}
+        for address in addresses:
+            channel = open_channels.enter_context(grpc.insecure_channel(address))
+            calls[address] = channel.unary_unary(f"/{protocol.SERVICE}/DoAction"), channel.unary_unary(LIST)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            started = time.perf_counter()
-            action(ACTION, metadata=sent, timeout=20)
-            listing(b"", metadata=sent, timeout=20)
-            found.append(time.perf_counter() - started)
-            time.sleep(0.025)  # fewer calls than the quota
+            for address, (action, listing) in calls.items():
+                started = time.perf_counter()
+                action(ACTION, metadata=sent, timeout=20)
+                listing(b"", metadata=sent, timeout=20)
+                found[address].append(time.perf_counter() - started)
+                time.sleep(0.025)  # fewer calls than the quota
     return found
 
 
@@ -190,20 +199,16 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         started.communicate()
 
 
-def measure(
-    rounds: int = 5, seconds: float = 2.0, per_second: float = 100.0, *, by: str = "flood"
-) -> tuple[float, float]:
-    """The 99th percentile of the latency of a quiet account: alone, and while another account floods or abuses the server.
+def measure_flood(rounds: int = 5, seconds: float = 2.0, per_second: float = 100.0) -> tuple[float, float]:
+    """The 99th percentile of the latency of a quiet account: alone, and while another account floods the server.
 
     Both are measured in turns, so that other work of the machine affects them alike.
     """
     alone: list[float] = []
     flooded: list[float] = []
     with running("serve", str(per_second)) as server:
-        assert server.stdout is not None
-        address, http = server.stdout.readline().split()
-        latencies(address, 1)
-        with running(by, address, *([http] if by == "abuse" else [])) as flooder:
+        address, _ = _addresses(server)
+        with running("flood", address) as flooder:
             assert flooder.stdout is not None
             flooder.stdout.readline()
             for _ in range(rounds):
@@ -214,6 +219,28 @@ def measure(
                 flooder.send_signal(signal.SIGCONT)
                 time.sleep(1.5)  # until it has used up what its quota allows after a pause, and exceeds it again
     return p99(alone), p99(flooded)
+
+
+def measure_abuse(seconds: float = 15.0, per_second: float = 100.0) -> tuple[float, float]:
+    """The 99th percentile of the latency of a quiet account: on a server of its own, and on one that another account abuses.
+
+    Both servers are on this machine at the same time, and get the same statements in turn. So the time that the abusing client
+    takes from the processors, which it would not take on another machine, affects them alike.
+    """
+    with running("serve", str(per_second)) as quiet_server, running("serve", str(per_second)) as abused_server:
+        (quiet, _), (abused, http) = _addresses(quiet_server), _addresses(abused_server)
+        with running("abuse", abused, http) as abuser:
+            assert abuser.stdout is not None
+            abuser.stdout.readline()
+            alternating([quiet, abused], 3)  # until it has used up what its quota allows at first
+            found = alternating([quiet, abused], seconds)
+    return p99(found[quiet]), p99(found[abused])
+
+
+def _addresses(server: subprocess.Popen[str]) -> list[str]:
+    """Where a server listens, for gRPC and HTTP, once it does."""
+    assert server.stdout is not None
+    return server.stdout.readline().split()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import copy
 import json
 import math
 import time
-from dataclasses import FrozenInstanceError
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -31,9 +30,19 @@ from airport.filters.building import (
 )
 from airport.filters.recorded import RECORDED
 from skiway.airport import filters
-from skiway.airport.filters import ColumnRef, Compare, Comparison, Constant, Filter, Interval, LogicalType, Unknown
+from skiway.airport.filters import (
+    ColumnRef,
+    Compare,
+    Comparison,
+    Constant,
+    Filter,
+    Interval,
+    LogicalType,
+    Unknown,
+    parsing,
+)
 from skiway.airport.filters.nodes import walk
-from skiway.airport.filters.parsing import MAX_BYTES, MAX_DEPTH, MAX_NODES, MAX_TOTAL_NODES
+from skiway.airport.filters.parsing import LARGE, MAX_BYTES, MAX_DEPTH, MAX_NODES, MAX_TOTAL_NODES
 from skiway.errors import InvalidArgument
 from skiway.formats.iceberg.planning.filters import to_iceberg
 
@@ -62,7 +71,7 @@ def test_filter_is_immutable_with_types_and_column_names() -> None:
     assert parsed == Filter((Comparison(Compare.EQ, ColumnRef("s", varchar), Constant("x", varchar)),))
     assert parsed.columns == {"s"}
     assert hash(parsed) == hash(filters.parse(text(compare(column(1, "VARCHAR"), "EQUAL", constant("VARCHAR", "x")))))
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         parsed.predicates = ()  # type: ignore[misc]
 
 
@@ -395,3 +404,25 @@ def test_predicates_that_are_too_large_are_left_to_the_client(predicates: str, p
     parsed = filters.parse(f'{{"filters": [{predicates}], "column_binding_names_by_index": []}}')
     assert time.process_time() - started < 3
     assert len(parsed.predicates) == parsed_count
+
+
+LISTS = [
+    [constant("BIGINT", number) for number in range(3000)],
+    [constant("VARCHAR", "x" * 40 + str(number)) for number in range(3000)],
+    [constant("VARCHAR", "x" * (LARGE + 1)), *[constant("VARCHAR", "y")] * 50],
+    [constant("BIGINT", 1), *[constant("INTEGER", 2)] * 50],
+    [*[constant("BIGINT", 1)] * 50, constant("BIGINT", None), constant("BIGINT", "1")],
+    [*[constant(kind("LIST", child_type=kind("INTEGER")), {"children": [value("INTEGER", 1)]})] * 50],
+    [*[FIVE] * 600, *[constant("BOOLEAN", True)] * 600],
+    [both(either(*[constant("BOOLEAN", True)] * 600), FIVE)] * 3,
+]
+
+
+@pytest.mark.parametrize("children", LISTS, ids=map(str, range(len(LISTS))))
+def test_large_filters_are_read_in_pieces_with_the_same_result(children: list[Any], monkeypatch: Any) -> None:
+    sent = text(operator("COMPARE_IN", column(0, "BIGINT"), *children), FIVE)
+    in_pieces = filters.parse(sent)
+    monkeypatch.setattr(parsing, "FEW", MAX_NODES)
+    monkeypatch.setattr(parsing, "LARGE", MAX_BYTES)
+    assert filters.parse(sent) == in_pieces
+    assert len([*walk(in_pieces.predicates[0])]) > len(children)

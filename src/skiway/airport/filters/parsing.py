@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -281,9 +282,13 @@ _OPERATORS: Final = {
 _MALFORMED: Final = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 
 
-_LARGE: Final = 64 * 1024
+FEW: Final = 8
+LARGE: Final = 64 * 1024
+"""Python computes on one thread at a time. So that short calls do not wait for large filters, these are parsed one at a time and
+in pieces of this size, which take 0.3 ms, with pauses."""
+_PAUSE_S: Final = 0.0002
+_PIECE: Final = 1000  # nodes
 _one_at_a_time: Final = threading.Lock()
-"""Python computes on one thread at a time. If several threads parsed large filters, short calls would wait for all of them."""
 
 
 def parse(text: str | bytes) -> Filter:
@@ -294,7 +299,7 @@ def parse(text: str | bytes) -> Filter:
     """
     if not text or len(text) > MAX_BYTES:
         return Filter()
-    with _one_at_a_time if len(text) > _LARGE else nullcontext():
+    with _one_at_a_time if len(text) > LARGE else nullcontext():
         return _parse(text)
 
 
@@ -338,9 +343,34 @@ def _decode(text: str | bytes) -> dict[str, Any]:
 
 def _document(text: str | bytes) -> Any:
     try:
-        return msgspec.json.decode(text)  # in half the time of Python's module
+        return _decode_pieces(text, 0)
     except (msgspec.MsgspecError, UnicodeError):  # such as NaN and Infinity, which DuckDB does not quote
         return json.loads(text)
+
+
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_LEVELS: Final = 6  # that are decoded in pieces: those of the predicates, and of their children
+
+
+def _decode_pieces(text: str | bytes | memoryview, level: int) -> Any:
+    """Decode JSON, with a pause after each piece of `LARGE` bytes. msgspec takes half the time of Python's module."""
+    if len(text) <= LARGE or level == _LEVELS:
+        return msgspec.json.decode(text)
+    if text[0] in ("{", ord("{")):
+        return {key: _decode_pieces(memoryview(part), level + 1) for key, part in _OBJECT.decode(text).items()}
+    parts = _ARRAY.decode(text)
+    size = len(parts) * LARGE // len(text) or 1
+    decoded: list[Any] = []
+    for start in range(0, len(parts), size):
+        piece = parts[start : start + size]
+        decoded += (
+            msgspec.json.decode(b"[%b]" % b",".join(piece))
+            if size > 1
+            else [_decode_pieces(memoryview(piece[0]), level + 1)]
+        )
+        time.sleep(_PAUSE_S)
+    return decoded
 
 
 def _malformed(problem: str) -> InvalidArgument:
@@ -382,7 +412,40 @@ class _Reader:
             return Unknown(str(kind))
 
     def nodes(self, raw: list[dict[str, Any]], depth: int) -> tuple[Node, ...]:
+        if len(raw) > self.left:
+            self.left = -1
+            raise _TooLarge
+        if len(raw) > FEW:
+            before = self.left
+            first, literals = self.node(raw[0], depth), self._literals(raw[1:], depth + 1)
+            if literals is not None:
+                return (first, *literals)
+            self.left = before
         return tuple([self.node(child, depth) for child in raw])
+
+    def _literals(self, raw: list[dict[str, Any]], depth: int) -> list[Constant] | None:
+        """Literals of one type, as in the list of an IN; None for anything else. This takes a fifth of the time of `node`."""
+        try:
+            kind = raw[0]["value"]["type"]
+            of = parse_type(kind, depth)
+            read = _VALUES[of.id]
+            found = []
+            for start in range(0, len(raw), _PIECE):
+                found += [
+                    Constant(read(value["value"], of), of)
+                    for child in raw[start : start + _PIECE]
+                    if child["expression_class"] == "BOUND_CONSTANT"
+                    and (value := child["value"])["type"] == kind
+                    and value["is_null"] is not True
+                ]
+                if start:
+                    time.sleep(_PAUSE_S)
+        except _MALFORMED:
+            return None
+        if len(found) < len(raw):
+            return None
+        self.left -= len(raw)
+        return found
 
     def comparison(self, raw: dict[str, Any], depth: int) -> Node:
         return Comparison(_COMPARES[raw["type"]], self.node(raw["left"], depth), self.node(raw["right"], depth))
