@@ -15,7 +15,7 @@ import skiway.duckdb
 from any_duckdb.conftest import Locations
 from skiway.duckdb import LakeConnection
 from skiway.duckdb.expressions import predicate_of
-from skiway.duckdb.parameters import literal, with_parameters
+from skiway.duckdb.rewriting import literal, with_parameters
 from skiway.errors import InvalidArgument, NotFound, Unsupported
 
 

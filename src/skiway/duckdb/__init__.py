@@ -12,8 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skiway.duckdb.attached import AttachedLake, attach
-    from skiway.duckdb.connection import LakeConnection, connect
+    from skiway.duckdb.connection import AttachedLake, LakeConnection, attach, connect
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -28,20 +27,13 @@ def unload_ipython_extension(shell: Any) -> None:
 
 __all__ = ["AttachedLake", "LakeConnection", "attach", "connect"]
 
-_PLACES = {
-    "AttachedLake": "attached",
-    "LakeConnection": "connection",
-    "attach": "attached",
-    "connect": "connection",
-}
-
 if not TYPE_CHECKING:  # the command line imports modules of this package that need less
 
     def __getattr__(name: str) -> Any:
-        if name not in _PLACES:
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from skiway.foundation import extras
 
         with extras.needed("duckdb", "skiway.duckdb"):
-            found = globals()[name] = getattr(import_module(f"skiway.duckdb.{_PLACES[name]}"), name)
+            found = globals()[name] = getattr(import_module("skiway.duckdb.connection"), name)
         return found

@@ -1,21 +1,35 @@
-"""Statements as text: they are parsed to find their tables, and changed only where a table must be read in another way."""
+"""Statements as text: parameters are written into it, it is parsed to find the tables, and changed only where DuckDB cannot resolve
+them by views: conditions that it keeps to itself, LIMIT, `table AT (…)` and functions of the lake.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import count
+from math import isfinite
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from skiway.airport.wire.duckdb_sql import text_literal
 from skiway.client import Predicate
 from skiway.client.airport.predicates import And
-from skiway.duckdb.engine import Statement, first_paragraph
+from skiway.duckdb.engine import Engine, Statement, first_paragraph, quoted
+from skiway.duckdb.scans import FunctionCall, LakeScan, Source
 from skiway.errors import InvalidArgument
+from skiway.sql.pushdown import pushdown_filter
+
+if TYPE_CHECKING:
+    from skiway.client import AirportClient
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # we report what it cannot parse
 
@@ -24,6 +38,76 @@ EXPLAIN: Final = re.compile(r"EXPLAIN\b\s*(ANALYZE\b)?\s*(\([^)]*\))?\s*", re.IG
 TIMES: Final = ("VERSION", "TIMESTAMP")
 NO_LIMIT: Final = ("distinct", "group", "having", "joins", "laterals", "offset", "order", "qualify", "sample", "with_")
 """Clauses with which the first rows of a query are not made from the first rows of its table."""
+
+PLACEHOLDER: Final = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|(\$\w*\$).*?\1|(?P<next>\?)|\$(?P<name>\w+)""", re.DOTALL
+)
+"""A placeholder, or what may contain a question mark or a dollar that is none."""
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+Replacement = tuple[int, int, str]
+"""A part of the text of a statement, and what replaces it."""
+
+
+def with_parameters(text: str, parameters: Parameters | None) -> str:
+    """Replace the placeholders `?`, `$1` and `$name`; values of a mapping have names."""
+    if parameters is None:
+        return text
+    values = parameters if isinstance(parameters, Mapping) else dict(enumerate(parameters, start=1))
+    names = {str(name): value for name, value in values.items()}
+    used: set[str] = set()
+    number = 0
+
+    def written(found: re.Match[str]) -> str:
+        nonlocal number
+        if found["next"]:
+            number += 1
+        name = str(number) if found["next"] else found["name"]
+        if name is None:
+            return found[0]
+        if name not in names:
+            raise InvalidArgument(f"there is no value for parameter {name}: {len(names)} were given")
+        used.add(name)
+        return literal(names[name])
+
+    result = PLACEHOLDER.sub(written, text)
+    if unused := names.keys() - used:
+        raise InvalidArgument(f"the SQL has no placeholder for parameter {', '.join(sorted(unused))}")
+    return result
+
+
+def literal(value: Any) -> str:
+    """Return a Python value as SQL."""
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return f"({value})" if value < 0 else str(value)
+        case float():
+            return f"CAST('{value!r}' AS DOUBLE)" if not isfinite(value) else f"CAST({value!r} AS DOUBLE)"
+        case Decimal():
+            return f"({value:f})"
+        case str():
+            return text_literal(value)
+        case bytes():
+            return f"unhex('{value.hex()}')"
+        case datetime():
+            return f"CAST('{value.isoformat(' ')}' AS {'TIMESTAMP' if value.tzinfo is None else 'TIMESTAMPTZ'})"
+        case date() | UUID():
+            return f"CAST('{value}' AS {type(value).__name__.upper()})"
+        case time():
+            return f"CAST('{value.isoformat()}' AS {'TIME' if value.tzinfo is None else 'TIMETZ'})"
+        case timedelta():
+            microseconds = value // timedelta(microseconds=1)
+            return f"to_microseconds({microseconds})"
+        case Mapping():
+            return f"{{{', '.join(f'{text_literal(str(name))}: {literal(item)}' for name, item in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(literal, value))}]"
+    raise InvalidArgument(f"{value!r} ({type(value).__name__}) cannot be a parameter: convert it to a type of Python")
 
 
 def parse(text: str) -> exp.Expr:
@@ -127,3 +211,62 @@ def _count(condition: exp.Expr) -> int:
 
 def _parts(where: Predicate) -> int:
     return len(where.parts) if isinstance(where, And) else 1
+
+
+class References:
+    """Replaces references in the text of a statement by scans, as variables that DuckDB finds by their names."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._numbers = count()
+
+    def table(self, statement: exp.Expr, node: exp.Table, source: Source, text: str) -> Replacement | None:
+        """Return a scan for a table; None if the view of the table does the same."""
+        when = node.args.get("when")
+        if when is not None:
+            source = self._at(when, source)
+        if has_position(node) and not any(column.args.get("db") for column in statement.find_all(exp.Column)):
+            where = pushdown_filter(statement, node, source.schema)
+            source = replace(source, where=where, limit=pushdown_limit(statement, node, where))
+        if when is None and source.where is None and source.limit is None:
+            return None
+        return self._scan(node, source, text)
+
+    def call(self, node: exp.Table, client: AirportClient, text: str) -> Replacement:
+        """Return a scan for a call of a table function. DuckDB evaluates the arguments, which are constants."""
+        arguments: list[Any] = []
+        named: dict[str, Any] = {}
+        for each in node.this.expressions:
+            is_named = isinstance(each, exp.Kwarg | exp.PropertyEQ | exp.EQ)
+            value = each.expression if is_named else each
+            with self._engine.errors():
+                row = self._engine.arrow_table(f"SELECT {value.sql('duckdb')}")
+            if is_named:
+                named[each.this.name] = row.column(0)[0]
+            else:
+                arguments.append(row.column(0)[0])
+        return self._scan(node, FunctionCall.bind(client, (node.db, node.this.name), arguments, named), text)
+
+    def _scan(self, node: exp.Table, source: Source | FunctionCall, text: str) -> Replacement:
+        scan = f"skiway_scan_{next(self._numbers)}"
+        self._engine.scope[scan] = LakeScan(source, self._engine.failures)
+        given = node.args.get("alias")
+        alias = "" if given else f" AS {quoted(node.name or node.this.name)}"
+        if given and node.args.get("when"):  # which AT (…) follows
+            alias = f" AS {given.sql('duckdb')}"
+        return (*position(node, text), f"(SELECT {source.sql} FROM {scan}){alias}")  # noqa: S608 - all quoted
+
+    def _at(self, when: exp.Expr, source: Source) -> Source:
+        """Return the source of `table AT (…)`, since DuckDB supports AT for its own tables only."""
+        kind, given = str(when.args["kind"]).upper(), when.args["expression"].sql("duckdb")
+        if when.find(exp.Query, exp.Column):
+            raise InvalidArgument(
+                f"AT ({kind} => {given}) is not a constant: compute it first, and pass it as a parameter"
+            )
+        with self._engine.errors():
+            [(moment,)] = self._engine.duckdb.execute(f"SELECT CAST(({given}) AS VARCHAR)").fetchall()
+        if moment is None:
+            raise InvalidArgument(f"AT ({kind} => {given}) is NULL: give a version or a time")
+        at = {"at_version" if kind == "VERSION" else "at_timestamp": str(moment)}
+        then = source.client.bind((source.table.schema_name, source.table.name), **at).table
+        return replace(source, table=then, at=at)

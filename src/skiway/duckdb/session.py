@@ -16,8 +16,7 @@ from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client import Rows
 from skiway.client.airport.results import BATCH_ROWS, arrow_reader
 from skiway.duckdb.engine import INTERRUPTED, Answer, Engine, quoted
-from skiway.duckdb.references import References, Replacement
-from skiway.duckdb.rewriting import named_in, parse, with_replacements
+from skiway.duckdb.rewriting import References, Replacement, named_in, parse, with_replacements
 from skiway.duckdb.scans import LakeName, LakeViews, Source
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.causes import suggestion
