@@ -284,3 +284,10 @@ def test_nested_uuids_are_stored(lake: LakeConnection, kind: str, value: str) ->
     assert rows(lake, "FROM lake.s.t") == [*expected, (None,)]
     lake.sql(f"CREATE TABLE lake.s.other AS SELECT {value}::{kind} AS v")
     assert rows(lake, "FROM lake.s.other") == expected
+
+
+def test_rows_have_times_with_time_zone(lake: LakeConnection) -> None:
+    """DuckDB needs a package for them, which the extra `duckdb` installs."""
+    lake.sql("SET TimeZone = 'UTC'")
+    moment = datetime(2024, 1, 2, tzinfo=UTC)
+    assert rows(lake, "SELECT TIMESTAMPTZ '2024-01-02 00:00:00+00'") == [(moment,)]
