@@ -296,7 +296,7 @@ class WatchedCall:
     def __init__(self, watch: StreamWatch, context: grpc.ServicerContext) -> None:
         self._watch, self._context, self._first = watch, context, True
         self.since: float | None = None
-        self.ended: TimedOut | None = None
+        self.ended: TimedOut | Cancelled | None = None
 
     def __enter__(self) -> Self:
         self._watch.add(self)
@@ -309,7 +309,7 @@ class WatchedCall:
             raise self.ended from error
 
     def received(self, messages: Iterator[bytes]) -> Iterator[bytes]:
-        """The client's messages. After the call was ended, the next one raises `TimedOut`.
+        """The client's messages. After the call was ended, the next one raises `TimedOut`; `grpc.RpcError` if the client is gone.
 
         A broken connection first looks like the end of the stream to gRPC, and only then like a client that is gone. So gRPC
         is asked once more at the end, which waits for that and raises: half a stream must not pass for a whole one.
@@ -325,19 +325,18 @@ class WatchedCall:
         except grpc.RpcError:
             if self.ended is not None:
                 raise self.ended from None
+            if deadline_passed(self._context):
+                self.ended = TimedOut("the deadline of the call passed: allow more time", key="deadline.passed")
+            else:
+                self.ended = Cancelled("the client cancelled the call", key="client.gone")
             raise
         finally:
             self.resume()
             self._first = False
 
     def only(self, messages: Iterator[bytes]) -> bytes:
-        """The message of a call that has exactly one; `Cancelled` if the client is gone."""
-        try:
-            message = self._next(messages)
-        except grpc.RpcError:
-            if deadline_passed(self._context):
-                raise TimedOut("the deadline of the call passed: allow more time", key="deadline.passed") from None
-            raise Cancelled("the client cancelled the call", key="client.gone") from None
+        """The message of a call that has exactly one; the block raises `Cancelled` if the client is gone."""
+        message = self._next(messages)
         if message is not None:
             return message
         raise InvalidArgument("the call ended without a request: send exactly one message", key="message.missing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import duckdb
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from runtime.servers import eventually
 from skiway.airport import (
     BearerAuth,
     CatalogBuilder,
@@ -27,7 +28,8 @@ from skiway.airport import (
 )
 from skiway.airport.memory import MemoryCatalog
 from skiway.client import AirportClient
-from skiway.errors import NotFound, SkiwayError, TimedOut, Unauthorized
+from skiway.errors import Cancelled, NotFound, SkiwayError, TimedOut, Unauthorized
+from skiway.foundation.doors import outcome_of
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["Ada", "Grace", "Edsger"]})
 
@@ -158,22 +160,49 @@ def test_a_client_learns_that_its_rows_are_committed_after_the_observers_are_don
             assert inserted.result(200).count == 3
 
 
+class Inserted(Table, Insertable):
+    name, comment, schema = "t", "", pa.schema({"id": pa.int64()})
+
+    def scan(self, options: ScanOptions) -> pa.Table:
+        return pa.table({"id": pa.array([], pa.int64())})
+
+    def __init__(self) -> None:
+        self.reads = threading.Event()
+
+    def insert(self, rows: pa.RecordBatchReader, options: DmlOptions) -> DmlResult:
+        self.reads.set()
+        with duckdb.connect() as connection:
+            read = connection.from_arrow(rows).to_arrow_table()
+        return DmlResult(read.num_rows, read if options.returning else None)
+
+
+@pytest.mark.parametrize("returning", [False, True])
+def test_exchange_of_a_client_that_is_gone_is_observed_as_cancelled(returning: bool) -> None:
+    seen, table, builder = Seen(), Inserted(), CatalogBuilder("demo")
+    builder.schema("s").table(table)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [1]})
+        threading.Event().wait()
+
+    with Server(builder.build(), port=0, observers=[seen]) as server:
+        db = AirportClient(server.location, "demo")
+
+        def insert() -> None:
+            with suppress(SkiwayError):
+                db.insert("s.t", pa.RecordBatchReader.from_batches(Inserted.schema, rows()), returning=returning)
+
+        threading.Thread(target=insert, daemon=True).start()
+        assert table.reads.wait(200)
+        db.close()
+        eventually(lambda: bool(seen.errors))
+    assert [outcome_of(error) for error in seen.errors] == [Cancelled.code]
+
+
 @pytest.mark.parametrize("returning", [False, True])
 def test_idle_exchange_is_observed_as_timed_out(returning: bool) -> None:
     """Whatever the error looks like after the table has read the rows with another library."""
     seen, stop, builder = Seen(), threading.Event(), CatalogBuilder("demo")
-
-    class Inserted(Table, Insertable):
-        name, comment, schema = "t", "", pa.schema({"id": pa.int64()})
-
-        def scan(self, options: ScanOptions) -> pa.Table:
-            return pa.table({"id": pa.array([], pa.int64())})
-
-        def insert(self, rows: pa.RecordBatchReader, options: DmlOptions) -> DmlResult:
-            with duckdb.connect() as connection:
-                read = connection.from_arrow(rows).to_arrow_table()
-            return DmlResult(read.num_rows, read if options.returning else None)
-
     builder.schema("s").table(Inserted())
 
     def rows() -> Iterator[pa.RecordBatch]:
