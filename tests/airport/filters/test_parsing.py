@@ -426,3 +426,10 @@ def test_large_filters_are_read_in_pieces_with_the_same_result(children: list[An
     monkeypatch.setattr(parsing, "LARGE", MAX_BYTES)
     assert filters.parse(sent) == in_pieces
     assert len([*walk(in_pieces.predicates[0])]) > len(children)
+
+
+def test_large_filters_with_nan_are_left_to_the_client() -> None:
+    """Python's module, which understands NaN, would make other calls wait."""
+    nan = compare(column(2, "DOUBLE"), "EQUAL", constant("DOUBLE", math.nan))
+    assert len(filters.parse(text(nan)).predicates) == 1
+    assert not filters.parse(text(nan, compare(column(1, "VARCHAR"), "EQUAL", constant("VARCHAR", "x" * LARGE))))

@@ -294,7 +294,7 @@ _one_at_a_time: Final = threading.Lock()
 def parse(text: str | bytes) -> Filter:
     """Parse a filter. It is empty if `text` is empty, has no predicates, or is larger than `MAX_BYTES`.
 
-    Predicates with more than `MAX_NODES` nodes are left out, and all that follow `MAX_TOTAL_NODES`.
+    Predicates with more than `MAX_NODES` nodes are left out, all that follow `MAX_TOTAL_NODES`, and large filters with NaN.
     Raises `InvalidArgument` if `text` is not the JSON of a filter, or is nested deeper than `MAX_DEPTH`.
     """
     if not text or len(text) > MAX_BYTES:
@@ -345,7 +345,7 @@ def _document(text: str | bytes) -> Any:
     try:
         return _decode_pieces(text, 0)
     except (msgspec.MsgspecError, UnicodeError):  # such as NaN and Infinity, which DuckDB does not quote
-        return json.loads(text)
+        return json.loads(text) if len(text) <= LARGE else {"filters": []}
 
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
