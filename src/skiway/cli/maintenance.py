@@ -29,7 +29,7 @@ def check(
     """Check the integrity of the stores.
 
     Every pointer must have its blob, every resource its names, and every managed table its files. Servers may run
-    meanwhile. The exit code is 1 if there is a defect.
+    at the same time. The exit code is 1 if there is a defect.
     """
     if repair and not files:
         raise typer.BadParameter("--repair repairs managed tables: leave out --no-files")

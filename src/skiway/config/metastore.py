@@ -165,7 +165,7 @@ class MaintenanceSpark:
     from_bytes: int | None = setting(
         None,
         COUNT,
-        "Optimize a table on Spark if at least so many bytes are to be rewritten; by default only on request.",
+        "Optimize a table on Spark if at least this many bytes are to be rewritten; by default only on request.",
     )
     rest_uri: str | None = setting(
         None,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 _EXACT_DIGITS: Final = 15
-"""A float keeps decimals with so many digits."""
+"""The largest number of digits of decimals that a float keeps."""
 
 _SENT: Final = {
     "BOOLEAN": pa.bool_(),

@@ -80,7 +80,7 @@ def all_services(
     their records. `policy_expressions` checks the expressions of policies. `staging` is where transactions write rows,
     `maintenance` where tables are maintained. `current_roles` are those of the owners of pipelines, if known.
     `allows_python` says whether pipelines may have Python functions.
-    `search_indexes` are those of all accounts; whoever gives them closes them.
+    `search_indexes` are those of all accounts; the caller closes them.
     Add new services of the model here.
     """
     secrets = reconciler.secrets if reconciler is not None else secrets or MemorySecrets()

@@ -35,7 +35,7 @@ class ReadableFile(Protocol):
         """The size in bytes."""
 
     def read_at(self, nbytes: int, offset: int) -> bytes:
-        """So many bytes from `offset` on."""
+        """Up to `nbytes` bytes from `offset` on."""
 
 
 class RemoteFiles:
@@ -104,7 +104,7 @@ class Channel:
         return found
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """So many bytes of a file from `offset` on, or those up to its end."""
+        """Up to `size` bytes of a file from `offset` on."""
         return self._ask(number, offset, size)
 
     def close(self) -> None:

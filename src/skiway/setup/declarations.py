@@ -389,7 +389,7 @@ CHECKS: Final[Mapping[str, type[Declaration]]] = {
 
 
 class Pipeline(Declaration, frozen=True):
-    """A pipeline, which derives tables. Whoever applies a change of it becomes its owner."""
+    """A pipeline, which derives tables. A user who applies a change of it becomes its owner."""
 
     name: Annotated[str, Meta(description="The name in pipeline.yml.")]
     files: Annotated[

@@ -130,7 +130,7 @@ class Options:
         return AirportClient(self.location, token=self.token, tls=self._tls())
 
     def metastore(self) -> Metastore:
-        """A new client of the metastore, at the same address. It is patient, because a server may be restarted meanwhile."""
+        """A new client of the metastore, at the same address. It is patient, because a server may be restarting."""
         address, _, _ = split_url(self.location)
         return Metastore(address, token=self.token, tls=self._tls(), timeout_s=CALL_S, retries=Retries(limit=RETRIES))
 

@@ -173,7 +173,7 @@ class _Rows:
         return {"quantiles": {**before.get("quantiles", {}), rank: value}}
 
     def _some_values(self, name: str, most: int) -> dict[str, Any]:
-        """Up to so many different values. NaN has no text, so it is shown by name."""
+        """Up to `most` different values. NaN has no text, so it is shown by name."""
         found = self._texts(name, self._values(name).distinct().limit(most))
         return {"values": [text if text is not None else "NaN" for text in found], "is_complete": len(found) < most}
 

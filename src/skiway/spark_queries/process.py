@@ -98,7 +98,7 @@ class QueryProcess:
             return self._columns
 
     def rows(self, most: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows, at most so many."""
+        """The rows, at most `most` of them."""
         columns, seen = self.columns(), 0
         self._send(b"\n")
         while True:
@@ -121,7 +121,7 @@ class QueryProcess:
             yield batch
 
     def cancel(self, *, late: bool = False) -> None:
-        """End the query soon; whoever reads it gets an error. Does not wait."""
+        """End the query soon; its reader gets an error. Does not wait."""
         if self._is_cancelled:
             return
         self._is_late, self._is_cancelled = late, True

@@ -59,7 +59,7 @@ def optimize(
         int | None, typer.Option(metavar="MB", min=1, help="Size of files; 512, or the table's property, by default.")
     ] = None,
     min_files: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Pack so many small files of a partition; 5 by default.")
+        int | None, typer.Option(metavar="N", min=1, help="Pack at least N small files of a partition; 5 by default.")
     ] = None,
     max_deleted: Annotated[
         float | None,
@@ -98,7 +98,7 @@ def expire(
     name: TableName,
     older_than: OlderThan = None,
     keep_last: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Keep so many snapshots of each branch, whatever their age.")
+        int | None, typer.Option(metavar="N", min=1, help="Keep N snapshots of each branch, whatever their age.")
     ] = None,
     dry_run: DryRun = False,
     watch: Watch = True,

@@ -124,7 +124,7 @@ class RewritableTable(ABC):
             raise
         except exceptions.CommitFailedError as error:
             raise Conflict(
-                f"other writers changed table {str(self.name)!r} meanwhile: try again",
+                f"other writers changed table {str(self.name)!r} at the same time: try again",
                 key="table.overtaken",
                 detail=first_lines(error),
             ) from error

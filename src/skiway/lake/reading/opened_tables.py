@@ -92,7 +92,7 @@ class Handles:
         Files of a Parquet folder can disappear at any time, without a new snapshot. With `relist` the server lists the folder
         again, so that a table that was opened before is read like one that is opened now.
 
-        An opened table gives all rows and files, so it is refused to callers whom policies restrict: the realm must be
+        An opened table gives all rows and files, so it is refused to callers under policies: the realm must be
         one without policies.
         """
         realm.require_unrestricted(table)

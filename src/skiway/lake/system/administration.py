@@ -218,7 +218,7 @@ class EndQueryFunction(ActingFunction):
 def usage(scan: SystemScan) -> Iterator[Row]:
     """How often each table was used on each day. Only administrators see by whom.
 
-    The bytes tell about the files, so they are not shown to callers whom policies restrict on the table.
+    The bytes tell about the files, so they are not shown to callers under policies on the table.
     """
     scan.context.usage.flush()
     shows_callers = scan.context.callers.may("grant.manage")
@@ -267,7 +267,7 @@ def reports(scan: SystemScan) -> Iterator[Row]:
     """The reports on tables that the caller may see.
 
     Filters contain values, so only who manages the table sees those of others. Metrics tell about files, so there are no reports for
-    callers whom policies restrict on the table.
+    callers under policies on the table.
     """
     access, own = scan.realm.access, scan.realm.caller
 

@@ -87,7 +87,7 @@ class Changes:
     context: Context
     record: v1.Table
     within_policies: bool = False
-    """Whether callers whom policies restrict may make the changes, because these reveal nothing."""
+    """Whether callers under policies may make the changes, because these reveal nothing."""
 
     @property
     def realm(self) -> Realm:
@@ -267,7 +267,7 @@ class Target:
 
     @classmethod
     def of(cls, changes: Changes) -> Target:
-        """An existing table, to which the rows are appended, whatever others commit meanwhile.
+        """An existing table, to which the rows are appended, whatever others commit in between.
 
         In an explicit transaction, its commit does so.
         """

@@ -4,7 +4,7 @@ By default the files that contain the rows are rewritten (copy-on-write). A tabl
 are deleted by position, with delete files, and an UPDATE adds a file with the changed rows. A file without remaining rows
 is removed in both modes.
 
-Rows keep their lineage (see `skiway.formats.iceberg.table`). Rows that others insert meanwhile stay. If others rewrote
+Rows keep their lineage (see `skiway.formats.iceberg.table`). Rows that others insert at the same time stay. If others rewrote
 one of the same files, or deleted rows of it, the commit fails and changes nothing.
 
 In an explicit transaction, the files wait for its commit. Files that the same transaction has written before are always
@@ -205,7 +205,7 @@ class _ByRowId(Statement):
         self._deletes = DeleteFileWriter(self._base.files, self._base.metadata)
         self._writers = [self._writer]
         self._removed: list[str] = []
-        self._alone = False  # whether the commit fails if others have changed the table meanwhile
+        self._alone = False  # whether the commit fails if others have changed the table
         self._prepare(write)
 
     def _prepare(self, write: Write) -> None:

@@ -1,7 +1,7 @@
 """A table of the lake with all statements that change it. On a table of a connector they are rejected.
 
 MERGE is updates, deletes and inserts in one commit, or in that of an explicit transaction. Unlike UPDATE, it fails if others have
-changed the table meanwhile: rows that they inserted could match.
+changed the table in between: rows that they inserted could match.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class WritableTable(LakeTable, Writable, DynamicTable):
 
     @property
     def _row_changes(self) -> Changes:
-        """Changes of rows by callers whom policies may restrict."""
+        """Changes of rows by callers who may be under policies."""
         return Changes(self.known.context, self.known.record, within_policies=True)
 
     def _refuse_returning(self, write: Write) -> None:

@@ -1,7 +1,7 @@
 """What one caller may do with each object of an account: decided once per call, and part of the call's realm.
 
 The permissions of a caller's roles hold in the whole account. Grants add privileges on single objects: on a catalog,
-namespace, table or view, and on everything in it. Whoever may read an object also sees the catalog and the namespaces
+namespace, table or view, and on everything in it. A caller who may read an object also sees the catalog and the namespaces
 that contain it, but nothing else in them. What a caller does not see does not exist for them.
 
 Grants are read when a permission is first asked for that the roles do not have, so they cost nothing to callers whose roles

@@ -1,7 +1,7 @@
 """Namespaces: they contain tables, views and further namespaces, in a hierarchy below a catalog.
 
 A namespace stores the path of its parents, and a table the id of its catalog. So a namespace can be moved only while it
-contains no namespaces, and to another catalog only while it is empty. Meanwhile it is closed, as for a deletion.
+contains no namespaces, and to another catalog only while it is empty. During the move it is closed, as for a deletion.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Groups of files are rewritten one after another, and committed as soon as enough is ready, so that little work is lost if the
 process stops. Every commit is a `replace` snapshot with the same rows. Writers win: if others have changed files of a
-group meanwhile, its commit fails, and those of its files that nobody has changed are rewritten again from the new snapshot,
+group in between, its commit fails, and those of its files that nobody has changed are rewritten again from the new snapshot,
 and then half of them, a few times. A group that keeps losing is given up for now; the table is then as its writers have left it.
 """
 
@@ -39,7 +39,7 @@ ATTEMPTS: Final = 4
 _COMMIT_BYTES: Final = 1 << 30
 _COMMIT_GROUPS: Final = 100
 MIN_MANIFESTS: Final = 5
-"""So many small manifests of a partition spec are merged."""
+"""The number of small manifests of a partition spec from which on they are merged."""
 _REFUSED: Final = (Conflict, NotFound, PreconditionFailed)  # then nothing was committed
 _SUMMARY: Final = {"skiway.maintenance": "optimize"}
 

@@ -1,7 +1,7 @@
 """The gRPC server of a process: all gRPC services on one port, with health checks and reflection.
 
 Health checks and reflection need no token. They have threads of their own, and a client can occupy only a part of them, for
-a short time: whoever opens calls and sends nothing blocks neither the work of the server nor the health checks of others.
+a short time: a client that opens calls and sends nothing blocks neither the work of the server nor the health checks of others.
 
 Reflection lists the services and their messages: the service `v1`, and `v1alpha` for older clients. Both have the same
 messages under different names, so the library's servicer of `v1alpha` answers both. Callers must authenticate, or come from
@@ -229,7 +229,7 @@ class Health:
     def not_ready(self) -> Sequence[str]:
         """What keeps the process from serving: the server itself while it starts or stops, or parts that do not work.
 
-        Whoever watches is told if that has changed.
+        Watchers are told if that has changed.
         """
         with self._lock:  # watchers are told in the order of the answers
             failed = self._failed() if self.is_serving else ("server",)
@@ -252,7 +252,7 @@ class Health:
         try:
             yield
         finally:
-            with self._telling:  # whoever sees that it has ended tells watchers nothing more
+            with self._telling:  # a thread that sees that it has ended tells watchers nothing more
                 self.is_serving = False
                 self._stopped.set()
                 self._servicer.enter_graceful_shutdown()

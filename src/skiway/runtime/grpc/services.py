@@ -205,7 +205,7 @@ class _Member:
     process: SpawnProcess
     control: Connection
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held by whoever waits for an answer."""
+    """Held by the thread that waits for an answer."""
 
     def tell(self, message: str) -> None:
         with self.lock, suppress(OSError):  # it has ended

@@ -331,7 +331,7 @@ class DatabaseChanges:
         return Written(written.files, rows, position, tuple(found))
 
     def _position(self, rows: int) -> Position:
-        """The position after so many rows were read."""
+        """The position after `rows` rows were read."""
         if self.chosen is None:
             return {"kind": "all"}
         column, value = self.chosen.column, self.chosen.next_overlap

@@ -56,7 +56,7 @@ def _task(action: str) -> v1.MaintenanceTask:
 
 
 def _job(visit: Visit, table: Table) -> dict[str, Any]:
-    """A job of the table. Whoever may read the table may see it, unlike other jobs."""
+    """A job of the table. Callers who may read the table may see it, unlike other jobs."""
     job = visit.lake.maintenance.get(table, visit.query["job"])
     return {**picked(job, "id", "state", "is_over", "action=phase"), "message": job.message.message}
 
