@@ -25,6 +25,7 @@ from typing import Final
 from compatibility.parts import outcomes, problems
 from ports import free_port
 from runtime.servers import environment, eventually, started
+from skiway.client import Metastore
 from skiway.spark_jobs.java import ICEBERG, ensure_java
 from storage.homes import running_aws
 
@@ -32,8 +33,11 @@ HERE: Final = Path(__file__).resolve().parent
 CACHE: Final = HERE.parents[1] / ".cache" / "pyiceberg-kit"
 AWS: Final = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
 BUCKET: Final = "warehouse"
-PACKAGES: Final = ("pytest-lazy-fixtures", "pytest-mock", "pytz")
+PACKAGES: Final = ("polars", "polars-runtime-32", "pytest-lazy-fixtures", "pytest-mock")
 """What the tests import in addition to the project's own packages."""
+
+PROPERTIES: Final = {"table-default.write.parquet.compression-codec": "zstd"}
+"""What the tests expect of new tables: the default of Java's catalogs."""
 
 LEFT_OUT: Final = "not hive and not memory_catalog and not sqlite"
 """Tests of other catalogs."""
@@ -45,6 +49,8 @@ def main() -> int:
         folder = Path(name).resolve()
         with running_aws(BUCKET) as s3, started(folder / "home", *_settings(s3), fresh=True) as server:
             catalog = f"{server.addresses['http']}/iceberg"
+            with Metastore(server.addresses["rpc"]) as metastore:
+                metastore.catalogs.update("lake", properties=PROPERTIES)
             with running_spark(folder, catalog, s3) as spark:
                 suite = copied(folder / "suite", {"catalog": catalog, "s3": s3, "spark": spark})
                 _run([sys.executable, "dev/provision.py"], suite)
