@@ -68,6 +68,7 @@ SERVER: Final = {
     "restore": Lazy("maintenance", "Restore a backup into empty stores, and check them."),
     "migrate": Lazy("maintenance", "Bring the stores to the format of this version."),
     "doctor": Lazy("doctor", "Check the installation, the home and its running server."),
+    "explain": Lazy("doctor", "Explain a code of an error, such as MC_CONFLICT."),
     "config": Lazy("server", "Show all settings and where they are set."),
     "completion": Lazy("app", "Print the script that completes commands, options and names..."),
     "tokens": Lazy("tokens", "Manage access tokens, for servers with auth.mode=token."),

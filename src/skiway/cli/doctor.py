@@ -1,4 +1,4 @@
-"""`skiway doctor`: run the checks of `skiway.doctor`, and print what they find."""
+"""`skiway doctor` runs the checks of `skiway.doctor`, and prints what they find; `skiway explain` explains the codes of errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from skiway.cli.command import READY_FILE, Call, HomeCall, group, home_command
 from skiway.cli.options import Account, Server, Token
 from skiway.cli.output import has_colors
-from skiway.errors import SkiwayError
+from skiway.errors import EXPLANATIONS, NotFound, SkiwayError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,6 +75,44 @@ def doctor(
     typer.echo(", ".join(f"{counts[state]} {state}" for state in State if counts[state]), err=True)
     if counts[State.failed]:
         raise typer.Exit(1)
+
+
+@app.command("explain")
+def explain(
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="CODE", show_default=False, help="Such as MC_CONFLICT; all codes without it."),
+    ] = None,
+) -> None:
+    """Explain a code of an error: what it means, and what to do.
+
+    Codes are in the audit log, in the events of jobs, on error pages, and in the details of errors over gRPC.
+    """
+    from skiway.foundation.causes import suggestion
+
+    if code is None:
+        width = max(map(len, EXPLANATIONS))
+        for name, (meaning, _) in EXPLANATIONS.items():
+            typer.echo(f"{name:<{width}}  {meaning}")
+        return
+    name = code.upper() if code.upper().startswith("MC_") else f"MC_{code.upper()}"
+    if name not in EXPLANATIONS:
+        advice = suggestion(name, EXPLANATIONS) or "skiway explain lists all codes"
+        raise NotFound(f"there is no code {code}; {advice}")
+    from skiway.foundation.doors import statuses
+
+    meaning, action = EXPLANATIONS[name]
+    columns = max(60, get_terminal_size((100, 24)).columns)
+    grpc_codes, classes = statuses(name)
+    shown = {
+        name: f"{meaning}.",
+        "What to do": f"{action}.",
+        "gRPC": " or ".join(grpc_codes),
+        "Python": " or ".join(f"skiway.errors.{each}" for each in classes),
+    }
+    width = max(map(len, shown))
+    for title, text in shown.items():
+        typer.echo(textwrap.fill(f"{title:<{width}}  {text}", columns, subsequent_indent=" " * (width + 2)))
 
 
 def _findings(

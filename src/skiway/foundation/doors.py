@@ -54,8 +54,19 @@ def require_at_most(most: int, found: int, what: str, *, remedy: str, key: str) 
 
 def status_in(table: Mapping[type[SkiwayError], T], error: BaseException) -> T:
     """The entry of an error's class in a table, or of its nearest base class; foreign errors count as `SkiwayError`."""
-    error = exhausted(error) or error
-    return next((table[kind] for kind in type(error).__mro__ if kind in table), table[SkiwayError])
+    return table_entry(table, type(exhausted(error) or error))
+
+
+def table_entry(table: Mapping[type[SkiwayError], T], of: type[BaseException]) -> T:
+    """The entry of a class in a table, or of its nearest base class."""
+    return next((table[kind] for kind in of.__mro__ if kind in table), table[SkiwayError])
+
+
+def statuses(code: str) -> tuple[list[str], list[str]]:
+    """The gRPC statuses of a code of errors, and the names of its classes."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and getattr(kind, "code", "") == code]
+    found = [table_entry(GRPC_CODES, kind).name for kind in kinds]
+    return list(dict.fromkeys(found)), [kind.__name__ for kind in kinds]
 
 
 def disclosed(error: BaseException) -> SkiwayError | None:

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from skiway import errors
-from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
+from skiway.errors import EXPLANATIONS, NotFound, PermissionDenied, SkiwayError, Unauthorized
 from skiway.foundation.doors import bearer_token, disclosed, require_at_most, status_in
 from skiway.web.logins import (
     CALLBACK,
@@ -314,7 +314,8 @@ def _error_page(error: Exception) -> Page:
         shown = SkiwayError(
             "the page cannot be shown because of a fault of the server; the operator finds it in the log"
         )
-    return Page("error.html", "Error", {"error": shown.message, "key": shown.key}, _status(error))
+    facts = {"error": shown.message, "key": shown.key, "code": shown.code, "action": EXPLANATIONS[shown.code].action}
+    return Page("error.html", "Error", facts, _status(error))
 
 
 def _status(error: Exception) -> int:
