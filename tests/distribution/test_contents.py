@@ -26,6 +26,7 @@ FOR_DEVELOPMENT = {"test", "docs", "dev"}
 USED_OTHERWISE = {
     "httptools": "uvicorn parses HTTP with it",
     "pandas": "PySpark needs it for Arrow batches",
+    "pytz": "DuckDB needs it for rows with TIMESTAMPTZ",
 }
 
 

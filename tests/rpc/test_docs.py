@@ -10,7 +10,7 @@ import pytest
 from rpc.rpc_server import METHODS, SERVICES, opened
 from skiway import errors
 from skiway.config.server import Errors
-from skiway.foundation.doors import GRPC_CODES
+from skiway.foundation.doors import EXPLANATIONS, GRPC_CODES
 from skiway.foundation.doors import MAX_HEADER_LENGTH as MAX_LENGTH
 from skiway.metastore.records import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from skiway.metastore.statistics.api import PAGE, STEP
@@ -56,8 +56,11 @@ def test_no_other_methods_are_on_the_page():
 
 
 def test_every_status_is_on_the_page_with_its_codes():
-    rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", PAGE_TEXT, re.MULTILINE)
-    shown = {status: set(re.findall(r"`(MC_\w+)`", codes)) for status, codes in rows}
+    shown: dict[str, set[str]] = {}
+    for code, statuses, meaning in re.findall(r"^\| `(MC_\w+)` \| (.*?) \| (.*?) \|$", PAGE_TEXT, re.MULTILINE):
+        assert meaning == EXPLANATIONS[code].meaning
+        for status in re.findall(r"`(\w+)`", statuses):
+            shown.setdefault(status, set()).add(code)
     expected: dict[str, set[str]] = {}
     for kind in (errors.Contention, *GRPC_CODES):
         status = next(GRPC_CODES[each] for each in kind.__mro__ if each in GRPC_CODES)  # type: ignore[attr-defined]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from skiway.cli.command import READY_FILE, Call, HomeCall, group, home_command
-from skiway.cli.options import Account, Server, Token
-from skiway.cli.output import has_colors
-from skiway.errors import EXPLANATIONS, NotFound, SkiwayError
+from skiway.cli.options import Account, OutputOption, Server, Token
+from skiway.cli.output import Output, has_colors
+from skiway.errors import NotFound, SkiwayError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,42 +78,41 @@ def doctor(
         raise typer.Exit(1)
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorCode:
+    """A code, as `skiway explain` prints it."""
+
+    code: str
+    meaning: str
+    what_to_do: str
+    grpc: str
+    python: str
+
+
 @app.command("explain")
 def explain(
     code: Annotated[
         str | None,
         typer.Argument(metavar="CODE", show_default=False, help="Such as MC_CONFLICT; all codes without it."),
     ] = None,
+    output: OutputOption = Output.table,
 ) -> None:
     """Explain a code of an error: what it means, and what to do.
 
     Codes are in the audit log, in the events of jobs, on error pages, and in the details of errors over gRPC.
     """
+    from skiway.cli import rendering
     from skiway.foundation.causes import suggestion
+    from skiway.foundation.doors import EXPLANATIONS, statuses
 
+    codes = {name: ErrorCode(name, *each, *map(" or ".join, statuses(name))) for name, each in EXPLANATIONS.items()}
     if code is None:
-        width = max(map(len, EXPLANATIONS))
-        for name, (meaning, _) in EXPLANATIONS.items():
-            typer.echo(f"{name:<{width}}  {meaning}")
+        rendering.write_records(output, codes.values(), ["code", "meaning"], empty="")
         return
-    name = code.upper() if code.upper().startswith("MC_") else f"MC_{code.upper()}"
-    if name not in EXPLANATIONS:
-        advice = suggestion(name, EXPLANATIONS) or "skiway explain lists all codes"
-        raise NotFound(f"there is no code {code}; {advice}")
-    from skiway.foundation.doors import statuses
-
-    meaning, action = EXPLANATIONS[name]
-    columns = max(60, get_terminal_size((100, 24)).columns)
-    grpc_codes, classes = statuses(name)
-    shown = {
-        name: f"{meaning}.",
-        "What to do": f"{action}.",
-        "gRPC": " or ".join(grpc_codes),
-        "Python": " or ".join(f"skiway.errors.{each}" for each in classes),
-    }
-    width = max(map(len, shown))
-    for title, text in shown.items():
-        typer.echo(textwrap.fill(f"{title:<{width}}  {text}", columns, subsequent_indent=" " * (width + 2)))
+    name = f"MC_{code.upper().removeprefix('MC_')}"
+    if name not in codes:
+        raise NotFound(f"there is no code {code}; {suggestion(name, codes) or 'skiway explain lists all codes'}")
+    rendering.write_record(output, codes[name])
 
 
 def _findings(

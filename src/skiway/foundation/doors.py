@@ -1,4 +1,4 @@
-"""What doors share: the codes of errors, what callers learn about them, bearer tokens, valid headers, the error of requests
+"""What doors share: the codes of errors, what they mean, what callers learn about them, bearer tokens, valid headers, the error of requests
 that are too large, and how many wrong secrets a client may send.
 
 Errors of the tree are written for callers and sent as they are. Every other exception may contain anything (paths,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import grpc
 
@@ -35,6 +35,63 @@ GRPC_CODES: Final[Mapping[type[SkiwayError], grpc.StatusCode]] = {
     errors.SkiwayError: grpc.StatusCode.INTERNAL,
 }
 """The gRPC code of each class, for the metastore's services and for Airport; see `status_in`."""
+
+
+class Explanation(NamedTuple):
+    """What a code means, and what a caller can do."""
+
+    meaning: str
+    action: str
+
+
+EXPLANATIONS: Final[Mapping[str, Explanation]] = {
+    "MC_UNAUTHENTICATED": Explanation(
+        "credentials are missing or invalid",
+        "send a valid token: `skiway login`, or `TOKEN` in ATTACH; it may have expired or been revoked",
+    ),
+    "MC_PERMISSION_DENIED": Explanation(
+        "the caller may not do this",
+        "ask an administrator of the account for the privilege that the message names: `skiway grants create`",
+    ),
+    "MC_NOT_FOUND": Explanation(
+        "the object does not exist, or the caller may not see it",
+        "check the name; the message lists similar ones. If it exists, a privilege is missing",
+    ),
+    "MC_INVALID_ARGUMENT": Explanation(
+        "the request is invalid in any state", "correct the argument that the message names; the same call fails again"
+    ),
+    "MC_PRECONDITION_FAILED": Explanation(
+        "the request is valid, but the current state does not allow it",
+        "read the object again, and do first what the message asks for",
+    ),
+    "MC_CONFLICT": Explanation(
+        "the name exists, or somebody has changed the object",
+        "read the object again, and decide; choose another name if it exists",
+    ),
+    "MC_ABORT_RETRYABLE": Explanation(
+        "the call lost a race too often, and has changed nothing", "make the same call again, after a moment"
+    ),
+    "MC_UNSUPPORTED": Explanation(
+        "this server or object cannot do this", "use what the message suggests, or another kind of table"
+    ),
+    "MC_RATE_LIMITED": Explanation(
+        "the request is too large or too deep, or the caller sends too many",
+        "make the request smaller, or wait for as long as the message says; an operator can raise most limits",
+    ),
+    "MC_UNAVAILABLE": Explanation(
+        "the server, or a service that it needs, is temporarily unavailable",
+        "try again later; an operator finds the cause with `skiway doctor`",
+    ),
+    "MC_TIMEOUT": Explanation("the deadline passed", "allow more time, or ask for less; a change may have happened"),
+    "MC_CANCELLED": Explanation(
+        "the caller cancelled the call or disconnected", "make the call again if it was not meant"
+    ),
+    "MC_INTERNAL": Explanation(
+        "a fault of the server, or damaged data",
+        "look for the correlation id of the message in the log of the server; `skiway check` finds damaged data",
+    ),
+}
+"""The codes of all errors. `skiway explain` and the explorer show them, and docs/rpc.md lists them."""
 
 
 def exhausted(error: BaseException) -> LimitExceeded | None:

@@ -18,8 +18,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from skiway import errors
-from skiway.errors import EXPLANATIONS, NotFound, PermissionDenied, SkiwayError, Unauthorized
-from skiway.foundation.doors import bearer_token, disclosed, require_at_most, status_in
+from skiway.errors import NotFound, PermissionDenied, SkiwayError, Unauthorized
+from skiway.foundation.doors import EXPLANATIONS, bearer_token, disclosed, require_at_most, status_in
 from skiway.web.logins import (
     CALLBACK,
     COOKIE,
