@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Set
 from itertools import islice
 from typing import Final, Literal, TypeAlias, get_args
 
-from skiway.errors import Conflict
+from skiway.errors import Conflict, InvalidArgument
 from skiway.foundation import resources
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CATALOG
-from skiway.metastore.records.names import check_choice, check_properties, normal_text
+from skiway.metastore.records.names import BRANCH_MARK, check_choice, check_properties, normal_text
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
 from skiway.metastore.records.updates import closed, counted, remove_empty, reopening
@@ -54,6 +54,8 @@ def _remove(realm: Realm, request: v1.DeleteCatalogRequest, pointer: Pointer, ca
 
 
 def _check(_: Realm, catalog: v1.Catalog, __: v1.CatalogSpec, paths: Set[str]) -> None:
+    if "display_name" in paths and BRANCH_MARK in catalog.display_name:
+        raise failure(InvalidArgument, "catalog.name.branch", name=catalog.display_name, field="display_name")
     if "properties" not in paths:
         return
     check_properties(catalog.properties)
@@ -79,7 +81,8 @@ def _write(realm: Realm, current: Stored[v1.Catalog], desired: v1.Catalog) -> St
 def _held(realm: Realm, catalog_id: str) -> str:
     """The contents of a catalog in words; empty if there are none."""
     namespaces = realm.stores.pointers.count(keys.namespace_path(realm.account_id, catalog_id) + "/")
-    return counted([(namespaces, "namespace")])
+    branches = realm.stores.pointers.count(keys.branch_name(realm.account_id, catalog_id))
+    return counted([(namespaces, "namespace"), (branches, "branch" if branches == 1 else "branche")])
 
 
 CALLS: Final = Calls(resources.CATALOG, CATALOG, _check, id_of=writable_id, write=_write, remove=_remove)

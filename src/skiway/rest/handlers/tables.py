@@ -17,7 +17,7 @@ from pydantic import Field
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import location
-from skiway.formats.iceberg.metadata import metadata_json, read_metadata
+from skiway.formats.iceberg.metadata import metadata_json
 from skiway.formats.iceberg.warehouse import uri_of
 from skiway.metastore import exports, managed
 from skiway.metastore.managed.locations import files_of_table
@@ -160,7 +160,7 @@ def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str
             "from a backup, or drop the table",
             key="metadata.missing",
         )
-    return read_metadata(files, table.metadata_location), table.metadata_location
+    return managed.read_state(request.realm, files, table.metadata_location), table.metadata_location
 
 
 def _of_refs(metadata: TableMetadata) -> TableMetadata:
