@@ -199,6 +199,12 @@ class LakeTransactions(TransactionManager):
         self._unended: LRUCache[str, None] = LRUCache(keep)
         """Transactions that this server has begun, and that no client has ended here."""
 
+    def apart(self, *, staged: Staged, leases: TransactionLeases) -> LakeTransactions:
+        """The transactions of the same callers in a state of the lake of its own, where others see nothing of them."""
+        return LakeTransactions(
+            self._key, caller=self._caller, ttl=self._ttl, clock=self._clock, staged=staged, leases=leases
+        )
+
     def begin(self) -> str:
         """Return a new transaction id."""
         micros = int(self._clock().timestamp() * 1_000_000)

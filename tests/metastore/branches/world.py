@@ -15,7 +15,6 @@ from metastore.managed_table_factory import ManagedTableFactory
 from metastore.resource_factory import ResourceFactory
 from skiway.formats import location
 from skiway.formats.iceberg.changes.commits import append, delete_all
-from skiway.formats.iceberg.warehouse import uri_of
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, branches, managed, namespaces, tables
 from skiway.metastore.gc import warehouse as gc

@@ -32,6 +32,7 @@ from skiway.metastore.managed.tables import DROPPED_FILE
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import NAMESPACE, TABLE, VIEW, Kind, folding
+from skiway.metastore.records.names import BRANCH_MARK
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.updates import closed, copied, inside, reopening
 from skiway.metastore.resources.hierarchy import Below, full_path
@@ -117,6 +118,8 @@ class Merge:
     def _record(self, each: Difference) -> Any:
         """The record that the object gets on main."""
         wanted = copied(each.main.value if each.plan == "append" and each.main else each.branch)
+        if isinstance(wanted, v1.View):
+            _rename_catalog(wanted, self.source)
         if each.kind is not TABLE or not each.branch.metadata_location:
             return wanted
         is_same = each.main is not None and each.branch.metadata_location == each.main.value.metadata_location
@@ -226,6 +229,14 @@ class Merge:
                 yield Delete(key, expect=found.version)
         yield from (check for key, check in self._checks.items() if key not in self._puts and key not in self._freed)
         yield from self._more
+
+
+def _rename_catalog(view: v1.View, source: str) -> None:
+    """Let a view that was created on the branch read the same tables on main."""
+    named: tuple[Any, ...] = (*view.base_relations, view.definer, *view.definer.bindings)
+    for each in named:
+        if each.catalog == source:
+            each.catalog = source.rpartition(BRANCH_MARK)[0]
 
 
 def _children(realm: Realm, namespace: v1.Namespace) -> str:

@@ -70,9 +70,9 @@ def on_branch(realm: Realm, warehouse: Warehouse, name: str) -> tuple[Realm, v1.
         found = find(realm, catalog.value, branch)
     except NotFound:
         return None
-    shown = copied(catalog.value)
-    shown.display_name = f"{catalog.value.display_name}{BRANCH_MARK}{found.value.display_name}"
-    return opened(realm, warehouse, found), shown
+    on_it = opened(realm, warehouse, found)
+    shown = catalogs.find(on_it, f"{catalog.value.display_name}{BRANCH_MARK}{found.value.display_name}")
+    return None if shown is None else (on_it, shown.value)
 
 
 def opened(realm: Realm, warehouse: Warehouse, found: Stored[v1.Branch]) -> Realm:

@@ -211,7 +211,7 @@ def table_files(realm: Realm, warehouse: Warehouse, table: v1.Table, folder: str
 
     On a branch, all files of the table can be read, and only those in the folder of the branch can be written and deleted.
     """
-    readable = () if branch_of(realm.stores) is None else (folder_on_main(realm, folder),)
+    readable = [] if branch_of(realm.stores) is None else [folder_on_main(realm, folder)]
     if not warehouse.approved:
         return warehouse.files(folder, readable=readable)
     everything = Realm(realm.stores, realm.account_id)  # whatever the caller sees of the catalog
@@ -227,7 +227,7 @@ def table_files(realm: Realm, warehouse: Warehouse, table: v1.Table, folder: str
         return known[above]
 
     own = folder_of(realm, warehouse, table_id)
-    readable = readable and (*readable, folder_on_main(realm, own))
+    readable = readable and [*readable, folder_on_main(realm, own)]
     return warehouse.files(folder, more=[own], readable=readable, shared=shared, may_read=may_read)
 
 

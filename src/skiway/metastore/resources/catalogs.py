@@ -9,12 +9,13 @@ from typing import Final, Literal, TypeAlias, get_args
 from skiway.errors import Conflict, InvalidArgument
 from skiway.foundation import resources
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CATALOG
 from skiway.metastore.records.names import BRANCH_MARK, check_choice, check_properties, normal_text
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import closed, counted, remove_empty, reopening
+from skiway.metastore.records.updates import closed, copied, counted, remove_empty, reopening
 from skiway.metastore.resources import namespaces
 from skiway.metastore.resources.hierarchy import is_managed, writable_id
 from skiway.metastore.resources.named import Calls
@@ -28,10 +29,23 @@ SCAN_MODES: Final = get_args(ScanMode)
 
 
 def find(realm: Realm, name: str) -> Stored[v1.Catalog] | None:
-    """The catalog with this name, or None. One with a damaged record has `damage` set."""
+    """The catalog with this name, or None. One with a damaged record has `damage` set.
+
+    On a branch of the lake, its catalog is also found by the name of the branch, such as `lake@dev`, and then has this name.
+    """
     wanted = normal_text(name)
-    repository = realm.all(CATALOG)
-    return repository.at(keys.catalog_name(realm.account_id, wanted)) if wanted else None
+    if not wanted:
+        return None
+    found = realm.all(CATALOG).at(keys.catalog_name(realm.account_id, wanted))
+    view, (of, _, branch) = branch_of(realm.stores), wanted.rpartition(BRANCH_MARK)
+    if found is not None or view is None or branch != view.branch.display_name:
+        return found
+    found = realm.all(CATALOG).at(keys.catalog_name(realm.account_id, of))
+    if found is None or found.value.resource_id.id != view.branch.catalog_id.id:
+        return None
+    shown = copied(found.value)
+    shown.display_name = wanted
+    return Stored(shown, found.pointer)
 
 
 def only(realm: Realm) -> Stored[v1.Catalog] | None:
