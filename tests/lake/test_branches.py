@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import LongType
 
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
@@ -153,3 +154,44 @@ def test_names_and_states_of_branches_are_checked(lake: Lake, main: AirportClien
     call(main, "delete_branch", "dev")
     with pytest.raises(NotFound):
         ids(dev)
+
+
+def test_iceberg_clients_use_a_branch_as_a_warehouse_and_cannot_harm_main(
+    lake: Lake, main: AirportClient, dev: AirportClient
+) -> None:
+    with lake.rest("managed@dev") as catalog:
+        table = catalog.load_table("s.t")
+        # Clients refuse to delete files of such a table, and write to a folder of its own.
+        assert table.properties["gc.enabled"] == "false"
+        assert "/branches/" in table.location()
+        table.append(pa.table({"id": [4], "text": ["d"]}))
+        with table.update_schema() as update:
+            update.add_column("more", LongType())
+        with table.transaction() as changes:
+            changes.set_properties({"gc.enabled": "true"})
+        again = catalog.load_table("s.t")
+        assert again.properties["gc.enabled"] == "false"
+        assert sorted(again.scan().to_arrow()["id"].to_pylist()) == ids(dev) == [1, 2, 3, 4]
+        with pytest.raises(Exception, match="cannot be removed on branch"):
+            again.maintenance.expire_snapshots().by_id(again.metadata.snapshots[0].snapshot_id).commit()
+        with pytest.raises(Exception, match="cannot be purged on branch"):
+            catalog.purge_table("s.t")
+        created = catalog.create_table("s.new", ROWS.schema)
+        created.append(ROWS)
+        catalog.rename_table("s.new", "s.newer")
+    with lake.rest() as catalog:
+        table = catalog.load_table("s.t")
+        assert "gc.enabled" not in table.properties
+        assert "/branches/" not in table.location()
+        assert catalog.list_tables("s") == [("s", "t")]
+        before = table.metadata_location
+        call(main, "merge_branch", "dev")
+        table = catalog.load_table("s.t")
+        assert "gc.enabled" not in table.properties
+        assert "/branches/" not in table.location()
+        assert table.metadata.metadata_log[-1].metadata_file == before
+        assert all("/branches/" not in each.metadata_file for each in table.metadata.metadata_log)
+        assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3, 4]
+        assert sorted(catalog.load_table("s.newer").scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
+        table.append(pa.table({"id": [5], "text": ["e"], "more": [1]}))
+    assert ids(main) == [1, 2, 3, 4, 5]

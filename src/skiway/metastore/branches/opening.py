@@ -13,10 +13,12 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed.locations import files_of_table
 from skiway.metastore.managed.states import added_snapshots, handle_of
 from skiway.metastore.records import keys
+from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.branches import (
     BranchPointers,
     RightsPointers,
     base_of,
+    branch_of,
     deciding,
     main_of,
 )
@@ -63,7 +65,7 @@ def on_branch(realm: Realm, warehouse: Warehouse, name: str) -> tuple[Realm, v1.
     None if the name is not that of a branch of a catalog that the caller sees.
     """
     of, branch = split_name(name)
-    catalog = catalogs.find(realm, of) if branch else None
+    catalog = catalogs.find(realm, of) if branch and catalogs.find(realm, name) is None else None
     if catalog is None or catalog.value.damage:
         return None
     try:
@@ -83,12 +85,18 @@ def opened(realm: Realm, warehouse: Warehouse, found: Stored[v1.Branch]) -> Real
     stores = Stores(pointers, main.blobs)
     rights = Stores(RightsPointers(pointers), main.blobs)
     by_main = partial(deciding, rights)
-    return replace(
-        realm,
-        stores=stores,
-        access=None if realm.access is None else realm.access.on_branch(stores, rights, by_main),
-        policies=None if realm.policies is None else realm.policies.on_branch(stores, rights, by_main),
-    )
+    policies = None if realm.policies is None else realm.policies.on_branch(stores, rights, by_main)
+    access = None if realm.access is None else realm.access.on_branch(stores, rights, by_main)
+    return replace(realm, stores=stores, access=access, policies=policies)
+
+
+def decision_on_branch(realm: Realm, decision: AccessDecision | None) -> AccessDecision | None:
+    """The decision about a caller for the branch of a realm, which is that of main."""
+    branch = branch_of(realm.stores)
+    if decision is None or branch is None:
+        return decision
+    rights = Stores(RightsPointers(branch), realm.stores.blobs)
+    return decision.on_branch(realm.stores, rights, partial(deciding, rights))
 
 
 # --- snapshots of tables of the base ----------------------------------------------------------------------------------

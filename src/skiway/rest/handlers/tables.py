@@ -104,7 +104,8 @@ def load(request: RestRequest) -> RestResponse:
     table = resolve.readable(request).served_table()
     metadata, location = _metadata(request, table)
     delegated = delegated_to(request, table)
-    etag = etag_of(table.resource_id.id, location, mode, delegated)
+    shown_as = f"{mode} {request.branch_id}"
+    etag = etag_of(table.resource_id.id, location, shown_as, delegated)
     known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
     if known & {etag, "*"}:
         return RestResponse(304, headers={"etag": etag})
@@ -112,7 +113,7 @@ def load(request: RestRequest) -> RestResponse:
     def render() -> str:
         return metadata_json(_of_refs(metadata) if mode == "refs" else metadata)
 
-    text = request.lake.rendered.get((request.realm.account_id, table.resource_id.id, location, mode), render)
+    text = request.lake.rendered.get((request.realm.account_id, table.resource_id.id, location, shown_as), render)
     return loaded(request, text, location, headers={"etag": etag}, delegated=delegated)
 
 
