@@ -105,7 +105,10 @@ def test_all_kinds_of_changes_are_published_together_with_an_event(world: World)
     assert world.contents() == AFTER
     realm = world.factory.home
     found = events.list_(realm, v1.ListEventsRequest()).events
-    assert [(each.action, each.name) for each in found if each.kind == "branch"] == [("created", "lake@dev"), ("merged", "lake@dev")]
+    assert [(each.action, each.name) for each in found if each.kind == "branch"] == [
+        ("created", "lake@dev"),
+        ("merged", "lake@dev"),
+    ]
     # Sequence numbers continue, and the files of the branch belong to main.
     metadata = world.load("a.changed").metadata
     assert metadata.last_sequence_number == 3
@@ -219,15 +222,15 @@ def test_more_tables_than_a_usual_batch_has_operations_are_one_commit(world: Wor
     assert [name for name in world.names() if name.startswith("many.")] == sorted(names)
 
 
-CONFLICTS: list[tuple[Callable[[World, str], None], Callable[[World, str], None], str]] = [
+CONFLICTS: list[tuple[Callable[[World, str], object], Callable[[World, str], object], str]] = [
     (lambda w, b: w.insert("a.kept", 2, branch=b), lambda w, b: w.replace("a.kept", 3, branch=b), "a.kept"),
     (lambda w, b: w.replace("a.kept", 2, branch=b), lambda w, b: w.insert("a.kept", 3, branch=b), "a.kept"),
     (lambda w, b: w.insert("a.kept", 2, branch=b), lambda w, b: w.drop("a.kept", b), "a.kept"),
     (lambda w, b: w.drop("a.kept", b), lambda w, b: w.insert("a.kept", 2, branch=b), "a.kept"),
     (lambda w, b: w.rename("a.kept", "a.x", b), lambda w, b: w.drop("a.kept", b), "a.x"),
     (lambda w, b: w.rename("a.kept", "a.x", b), lambda w, b: w.rename("a.kept", "a.y", b), "a.x"),
-    (lambda w, b: w.create("a.new", b) and None, lambda w, b: w.create("a.new", b) and None, "a.new"),
-    (lambda w, b: w.rename("a.kept", "a.new", b), lambda w, b: w.create("a.new", b) and None, "a.new"),
+    (lambda w, b: w.create("a.new", b), lambda w, b: w.create("a.new", b), "a.new"),
+    (lambda w, b: w.rename("a.kept", "a.new", b), lambda w, b: w.create("a.new", b), "a.new"),
 ]
 
 
