@@ -14,6 +14,7 @@ from skiway.foundation import extras
 
 extras.check("lake")
 
+from skiway.airport.filters import Filter
 from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.formats.delta.upkeep import RewritableTable
 from skiway.formats.files import FileCache, Found
@@ -47,6 +48,7 @@ __all__ = [
     "ColumnUnits",
     "Content",
     "FileCache",
+    "Filter",
     "Format",
     "Found",
     "Location",

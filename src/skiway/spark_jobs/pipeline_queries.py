@@ -11,14 +11,16 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from skiway.errors import InvalidArgument, PreconditionFailed, Unsupported
 from skiway.formats import TableName
-from skiway.metastore.ingest.rows import FilePart, Target, Written
+from skiway.metastore.ingest.rows import Target, Written
 from skiway.metastore.pipelines.inputs import Input
 from skiway.metastore.pipelines.refreshing import QueryResult
 from skiway.spark_jobs.session import PINNED, separate_session
@@ -51,11 +53,19 @@ class SparkQueries:
 
         views = {name: f"pipeline_{uuid.uuid4().hex}" for name in inputs}
         with separate_session(self.spark(), PINNED) as spark:
-            for name, read in inputs.items():
-                _rows(spark, name, read).createOrReplaceTempView(views[name])
-            try:
+
+            def analyzed(inputs: Mapping[TableName, Input]) -> DataFrame:
+                for name, read in inputs.items():
+                    _rows(spark, name, read).createOrReplaceTempView(views[name])
                 frame = spark.sql(query(views))
                 frame.schema  # noqa: B018 - Spark Connect analyzes only when it is asked for the columns
+                return frame
+
+            try:
+                try:
+                    frame = analyzed(inputs)
+                except AnalysisException:  # perhaps a column is needed that the query does not name
+                    frame = analyzed({name: replace(read, selected=None) for name, read in inputs.items()})
             except (AnalysisException, ParseException) as error:
                 raise _rejected(error, views) from None
             try:
@@ -87,7 +97,8 @@ def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    plain = pa.schema([pa.field(each.name, each.type) for each in read.columns])
+    chosen = read.columns.names if read.selected is None else read.selected
+    plain = pa.schema([pa.field(each.name, each.type) for each in map(read.columns.field, chosen)])
     try:
         columns = from_arrow_schema(plain, prefer_timestamp_ntz=True)
     except PySparkException:
@@ -99,14 +110,12 @@ def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
     snapshot, files = read.snapshot, read.files
     if snapshot is None or files is None or not files.num_rows:
         return spark.createDataFrame([], columns)
-    parts = [
-        FilePart(read.handle, snapshot, files.slice(first, _FILES_PER_TASK), read.columns)
-        for first in range(0, files.num_rows, _FILES_PER_TASK)
-    ]
-
-    return in_tasks(
-        spark, parts, lambda part: (rows.select(plain.names).cast(plain) for rows in part.batches()), columns
-    )
+    if read.where is not None:
+        kept = read.handle.plan(snapshot, read.where, schema=read.columns)["ordinal"]
+        files = files.filter(pc.is_in(files["ordinal"], value_set=kept.combine_chunks()))
+    parts = [files.slice(first, _FILES_PER_TASK) for first in range(0, files.num_rows, _FILES_PER_TASK)]
+    reader = partial(read.handle.read, snapshot, columns=list(chosen), filter=read.where, schema=read.columns)
+    return in_tasks(spark, parts, lambda part: (rows.cast(plain) for rows in reader(files=part)), columns)
 
 
 def _rejected(error: BaseException, views: Mapping[TableName, str]) -> InvalidArgument:

@@ -86,7 +86,8 @@ class LocalFunctions:
 def _rows(read: Input) -> pa.Table:
     if read.snapshot is None:
         return read.columns.empty_table()
-    return read.handle.read(read.snapshot, files=read.files, schema=read.columns).read_all()
+    chosen = {"columns": read.selected, "filter": read.where}
+    return read.handle.read(read.snapshot, files=read.files, schema=read.columns, **chosen).read_all()
 
 
 @dataclass

@@ -38,6 +38,7 @@ from skiway.metastore.pipelines.lineage import (
     read_position,
     stored_lineage,
 )
+from skiway.metastore.pipelines.narrowing import narrowed
 from skiway.metastore.pipelines.projects import DerivedTable, Project, in_order, key_of, position_of, read_tables
 from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
@@ -336,7 +337,7 @@ def _result(
 ) -> AbstractContextManager[QueryResult]:
     query = decision.table.query
     if not isinstance(query, PythonFunction):
-        return engine.result(query.reading, decision.inputs)
+        return engine.result(query.reading, narrowed(query, decision.inputs))
     assert functions is not None, "a worker that allows Python functions has what runs them"
     return functions.result(query, decision.inputs, control)
 
