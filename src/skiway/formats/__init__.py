@@ -38,7 +38,7 @@ from skiway.formats.source import (
     WholeFile,
     data_files,
 )
-from skiway.formats.statistics import ColumnUnits
+from skiway.formats.statistics import ColumnUnits, bound_type
 from skiway.security.source_access import Location, location
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "TableName",
     "TableSchema",
     "WholeFile",
+    "bound_type",
     "canonical_columns",
     "data_files",
     "element_leaves",

@@ -14,14 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skiway.errors import Conflict, SkiwayError
-from skiway.formats import Snapshot, data_files
+from skiway.formats import Snapshot, bound_type, data_files, field_id
 from skiway.formats.iceberg.changes.commits import checked, overwrite
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.types import bounds
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter
-from skiway.formats.schemas import field_id
-from skiway.formats.statistics import bound_type
 from skiway.metastore.ingest.keys import FileKeys, KeyJoins, KeyRows, Places, new_keys
 from skiway.metastore.ingest.rows import FilePart, Target, grouped
 from skiway.metastore.managed.commits import change
