@@ -219,6 +219,12 @@ class LakeTransactions(TransactionManager):
         self._lock = Lock()
         self._known: LRUCache[str, _Transaction] = LRUCache(keep)
 
+    def apart(self, *, staged: Staged, leases: TransactionLeases) -> LakeTransactions:
+        """The transactions of the same callers in a state of the lake of its own, where others see nothing of them."""
+        return LakeTransactions(
+            self._key, caller=self._caller, ttl=self._ttl, clock=self._clock, staged=staged, leases=leases
+        )
+
     def begin(self) -> str:
         """Return a new transaction id."""
         micros = int(self._clock().timestamp() * 1_000_000)
