@@ -12,32 +12,14 @@ from browser.conftest import screenshot
 from browser.lake import Lake
 
 
-def test_table_is_found_by_typing(tab: Page) -> None:
+def test_table_is_found_by_one_of_its_columns_with_the_keyboard(tab: Page) -> None:
     tab.keyboard.press("/")
-    tab.keyboard.type("customers", delay=20)
-    expect(tab.get_by_role("status")).to_contain_text("1 result")
-    tab.get_by_role("link", name="lake.sales.people").click()
-    expect(tab.get_by_role("heading", level=1)).to_contain_text("people")
-
-
-def test_page_that_loads_itself_again_does_not_replace_the_results_of_a_search(tab: Page) -> None:
-    parts = Environment(loader=PackageLoader("skiway.web"), autoescape=True).get_template("parts.html").module
-    notice = parts.incomplete({"reason": "more will be found", "is_temporary": True})  # type: ignore[attr-defined]
-    held: list[Route] = []
-    tab.route(tab.url, lambda route: held.append(route))  # the page is requested again, and not answered yet
-    tab.evaluate(
-        "html => { const main = document.querySelector('#main'); main.insertAdjacentHTML('afterbegin', html); htmx.process(main); }",
-        str(notice),
-    )
-    while not held:
-        tab.wait_for_timeout(50)
-    tab.keyboard.press("/")
-    tab.keyboard.type("customers")
-    expect(tab.get_by_role("status")).to_contain_text("1 result")
-    for each in held:
-        each.continue_()
-    tab.wait_for_timeout(500)
-    expect(tab.get_by_role("status")).to_contain_text("1 result")
+    tab.keyboard.type("letter", delay=20)
+    expect(tab.get_by_role("status").first).to_have_text("1 result")
+    expect(tab.get_by_role("treeitem")).to_contain_text("lake.sales, column letter")
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    expect(tab.get_by_role("heading", level=1)).to_have_text("letters")
 
 
 def test_histogram_can_be_read(tab: Page, server_address: str) -> None:

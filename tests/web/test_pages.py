@@ -124,7 +124,7 @@ def test_page_has_a_twin_in_json_and_strict_headers(visitor: Visitor, path: str)
 
 
 def test_every_page_that_only_shows_is_tested() -> None:
-    untested = {"views", "results"}  # below
+    untested = {"views", "results", "tree"}  # below
     assert {kind for method, kind in PAGES if method == "GET"} == PATHS.keys() | untested
 
 
@@ -217,6 +217,19 @@ def results(visitor: Visitor, text: str) -> list[dict[str, Any]]:
     """What a search finds."""
     found: list[dict[str, Any]] = visitor.data(f"/search?q={text}")["results"]
     return found
+
+
+def test_tree_has_the_members_of_each_container_in_parts(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(path: str) -> list[tuple[str, str]]:
+        return [(each["kind"], each["name"]) for each in visitor.get(path).json()["items"]]
+
+    assert names("/tree") == [("catalog", "lake")]
+    assert names("/tree/lake") == [("namespace", "sales")]
+    tables = [("table", "people"), ("table", f"t{SCRIPT}"), ("table", "x/y.json")]
+    assert names("/tree/lake/sales") == tables
+    assert visitor.get("/tree/lake/sales").json()["next"] is None
+    assert names("/tree/lake/sales?from=2") == tables[1:]
+    assert visitor.get("/tree/lake/none").status_code == 404
 
 
 def test_search_of_the_page_replaces_only_the_content(visitor: Visitor) -> None:
@@ -835,7 +848,11 @@ def test_unknown_page_says_so(visitor: Visitor, path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/static/style.css", "/static/htmx-2.0.11.min.js", "/static/keys.js", "/static/history.js", "/static/reloads.js"],
+    [
+        *(f"/static/{each}.js" for each in ("htmx-2.0.11.min", "shell", "tree", "palette", "history")),
+        "/static/style.css",
+        "/static/icons-1.33.0.svg",
+    ],
 )
 def test_files_of_pages_are_served(visitor: Visitor, path: str) -> None:
     assert visitor.get(path).status_code == 200

@@ -11,11 +11,12 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from skiway.foundation.resources import PLAIN
 from skiway.presentation.results import json_values
 from skiway.presentation.tables import format_size
 from skiway.web import charts
+from skiway.web.navigation import GROUPS
 
 MAX_CELL: Final = 200
 AGES: Final = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
@@ -41,6 +42,16 @@ def path_to(kind: str, *names: str) -> str:
     return f"{path[:-5]}%2Ejson" if path.endswith(".json") else path  # the suffix would mean the data of the page
 
 
+def icon(name: str) -> Markup:
+    """One of the icons in `static/icons-1.33.0.svg`, as decoration of a text next to it."""
+    return Markup('<svg class="icon" aria-hidden="true"><use href="/static/icons-1.33.0.svg#{}"/></svg>').format(name)
+
+
+def containers(path: Sequence[str]) -> list[tuple[str, str]]:
+    """The names and paths of what contains an object, from its catalog on."""
+    return [(name, path_to("catalogs", *path[:depth])) for depth, name in enumerate(path[:-1], start=1)]
+
+
 @cache
 def _environment() -> Environment:
     made = Environment(
@@ -53,8 +64,7 @@ def _environment() -> Environment:
     made.filters.update(
         size=_size, count=_count, when=_when, age=_age, cell=_cell, percent=_percent, pairs=_pairs, ends=_ends
     )
-    plain_pages = tuple((resource.plural.capitalize(), path_to(resource.plural)) for resource in PLAIN)
-    made.globals.update(charts=charts, path_to=path_to, plain_pages=plain_pages)
+    made.globals.update(charts=charts, path_to=path_to, containers=containers, groups=GROUPS, icon=icon)
     return made
 
 

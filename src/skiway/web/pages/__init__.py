@@ -4,6 +4,7 @@ overview     what the lake contains, what changed and what fails: the home page,
 tables       a table: columns, rows, snapshots, files, health and maintenance, access, snippets
 operations   connectors, pipelines, jobs, queries, events, webhooks; accounts, tokens, access, the audit log, settings
 editor       SQL that runs on the server
+tree         what is in a catalog or namespace, for the tree on the left side
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from typing import Final, TypeAlias
 from starlette.responses import Response
 
 from skiway.foundation.resources import PLAIN
-from skiway.web.pages import editor, operations, overview, tables
+from skiway.web.pages import editor, operations, overview, tables, tree
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -23,6 +24,7 @@ Show: TypeAlias = Callable[[Visit], Page | Redirect | Response]
 PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", ""): overview.home,
     ("GET", "search"): overview.search,
+    ("GET", "tree"): tree.tree,
     ("GET", "catalogs"): overview.catalog,
     ("GET", "tables"): tables.table,
     ("POST", "tables"): tables.maintain,
