@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -15,10 +14,9 @@ from markupsafe import Markup
 
 from skiway.presentation.results import json_values
 from skiway.presentation.tables import format_size
-from skiway.web import charts, distributions
+from skiway.web import charts, distributions, values
 from skiway.web.navigation import GROUPS
 
-MAX_CELL: Final = 200
 AGES: Final = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
 
 
@@ -62,9 +60,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        size=_size, count=_count, when=_when, age=_age, cell=_cell, percent=_percent, pairs=_pairs, ends=_ends
+        size=_size, count=_count, when=_when, age=_age, cell=values.cell, shown=values.shown, is_numeric=values.is_numeric, percent=_percent, pairs=_pairs, ends=_ends
     )
-    made.globals.update(charts=charts, distributions=distributions, path_to=path_to, containers=containers, groups=GROUPS, icon=icon)
+    made.globals.update(charts=charts, distributions=distributions, plain_map=values.plain_map, path_to=path_to, containers=containers, groups=GROUPS, icon=icon)
     return made
 
 
@@ -110,16 +108,3 @@ def _age(value: datetime | None) -> str:
             return f"{left:.0f} {unit} ago"
         left /= size
     raise AssertionError
-
-
-def _cell(value: Any) -> str:
-    """A value of a row as text, shortened."""
-    if isinstance(value, bytes):
-        text = value.hex(" ")
-    elif isinstance(value, Decimal):
-        text = format(value, "f")
-    elif isinstance(value, (Mapping, list, tuple)):
-        text = json.dumps(json_values(value), ensure_ascii=False)
-    else:
-        text = str(value)
-    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"

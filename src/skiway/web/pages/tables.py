@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from skiway.airport.wire.duckdb_sql import attach_statement, identifier, secret_statement
 from skiway.client import Predicate, col
-from skiway.client.metastore import Snapshot, Table, dotted
+from skiway.client.metastore import Table, dotted
 from skiway.client.metastore.jobs import MaintenancePlan, clean_task, expire_task, optimize_task
 from skiway.client.metastore.resources import value_of
 from skiway.errors import InvalidArgument, NotFound
 from skiway.foundation.resources import namespace_path
 from skiway.model import v1
-from skiway.presentation.results import shown_rows
 from skiway.presentation.tables import (
     ColumnProfile,
     TableRecord,
@@ -32,6 +31,8 @@ from skiway.presentation.tables import (
     top_values_data,
 )
 from skiway.web.pages.overview import rule_data
+from skiway.web.pages.rows import preview
+from skiway.web.pages.snapshots import timeline
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, TablePath, Visit, optional
 
@@ -78,12 +79,9 @@ def _plan(visit: Visit, table: Table, action: str) -> dict[str, Any]:
     }
 
 
-MAX_SNAPSHOTS: Final = 200
 MAX_FILES: Final = 500
 MAX_PLANS: Final = 50
 MAX_PROFILES: Final = 50
-ROWS: Final = 50
-MAX_ROWS: Final = 1000
 
 
 def table(visit: Visit) -> Page:
@@ -107,6 +105,7 @@ def table(visit: Visit) -> Page:
         "snapshot_id": stats.snapshot_id if stats else record.snapshot_id,
         "at": visit.at,
         "damage": record.damage or damage,
+        "column_names": [column.name for column in record.columns],
         "tab": tab,
         "tabs": list(TABS),
         name: read(visit, found, record),
@@ -188,50 +187,7 @@ def _profiles_before(visit: Visit, found: Table, record: TableRecord) -> dict[st
 
 
 def _rows(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    limit = visit.number("limit", ROWS, most=MAX_ROWS)
-    path = visit.table_path()
-    with visit.airport(path.catalog).scan((path.schema, path.name), at_version=visit.at, limit=limit) as rows:
-        shown = rows.read_all()
-    return {**shown_rows(shown), "limit": limit}
-
-
-def _snapshots(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
-    every = list(islice(visit.lake.snapshots(found), MAX_SNAPSHOTS))
-    current = record.snapshot_id
-    return {
-        "snapshots": [_snapshot(each, current) for each in every],
-        "sizes": [_figure(each, "total-files-size") for each in reversed(every)],
-        "rows": [_figure(each, "total-records") for each in reversed(every)],
-    }
-
-
-CHANGED: Final = {
-    "added_rows": "added-records",
-    "deleted_rows": "deleted-records",
-    "added_files": "added-data-files",
-    "deleted_files": "deleted-data-files",
-}
-"""The figures of a snapshot, by their keys in its summary."""
-
-
-def _snapshot(snapshot: Snapshot, current: int | None) -> dict[str, Any]:
-    summary = snapshot.summary
-    return {
-        **picked(snapshot, "id", "parent_id", "summary", "damage"),
-        "at": snapshot.created_at or snapshot.ingested_at,
-        "is_current": snapshot.id == current,
-        "operation": summary.get("operation", ""),
-        **{key: _number(summary, figure) for key, figure in CHANGED.items()},
-    }
-
-
-def _number(summary: Mapping[str, str], key: str) -> int | None:
-    text = summary.get(key, "")
-    return int(text) if text.isdecimal() else None
-
-
-def _figure(snapshot: Snapshot, key: str) -> dict[str, Any]:
-    return {"snapshot_id": snapshot.id, "value": _number(snapshot.summary, key)}
+    return preview(visit, {column.name: None for column in record.columns})
 
 
 def _files(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
@@ -388,7 +344,7 @@ def _in_snapshot(snapshot: v1.ProfiledSnapshot, profile: ColumnProfile) -> dict[
 TABS: Final[Mapping[str, tuple[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]]] = {
     "columns": ("columns", _columns),
     "rows": ("preview", _rows),
-    "snapshots": ("history", _snapshots),
+    "snapshots": ("history", timeline),
     "statistics": ("statistics", _statistics),
     "files": ("layout", _files),
     "lineage": ("lineage", _lineage),
