@@ -80,7 +80,7 @@ def trend(items: Sequence[tuple[str, float]], *, name: str, is_size: bool = Fals
     ]
     area = Markup('<path class="area" d="{}"/>').format(path)
     title = f"{name}: from {write(items[0][1])} to {write(items[-1][1])}"
-    return Markup('<svg class="axes" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
+    return Markup('<svg class="axes trend" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
         title, width, height, Markup("").join([area, *(dots if len(dots) <= 60 else []), *texts])
     )
 
@@ -189,26 +189,6 @@ def _curve(x: float, y: float, end_x: float, end_y: float) -> Markup:
     middle = (x + end_x) / 2
     return Markup('<path class="line" d="M{} {}C{} {} {} {} {} {}"/>').format(
         x, f"{y:.1f}", middle, f"{y:.1f}", middle, f"{end_y:.1f}", end_x, f"{end_y:.1f}"
-    )
-
-
-def flow(sources: Sequence[tuple[str, str]], name: str, targets: Sequence[tuple[str, str]]) -> Markup:
-    """What flows into something, and where it flows to: names with their links, on its left and on its right."""
-    count = max(len(sources), len(targets), 1)
-    height = count * ROW
-    middle = height / 2
-    drawn = [_box(BOX + SPACE, middle, name, "", "own")]
-    for items, left, joins in (
-        (sources, 0, (BOX, BOX + SPACE)),
-        (targets, 2 * (BOX + SPACE), (2 * BOX + 2 * SPACE, 2 * BOX + SPACE)),
-    ):
-        for number, (label, link) in enumerate(items):
-            at = (number + 0.5) * height / len(items)
-            drawn.append(_curve(joins[0], at, joins[1], middle))
-            drawn.append(_box(left, at, label, link, "other"))
-    label = f"{name}: made from {len(sources)} tables, used in {len(targets)} tables"
-    return Markup('<svg class="flow" role="group" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
-        label, 3 * BOX + 2 * SPACE, height, Markup("").join(drawn)
     )
 
 

@@ -111,7 +111,13 @@ def large(bins: Bins, *, name: str, is_log: bool = False, marks: Mapping[str, fl
         if count:
             y = y_of(count)
             drawn.append(
-                _bar(LEFT + number * step + 0.5, height - BOTTOM, max(step - 1, 0.8), height - BOTTOM - y, bins.label(number))
+                _bar(
+                    LEFT + number * step + 0.5,
+                    height - BOTTOM,
+                    max(step - 1, 0.8),
+                    height - BOTTOM - y,
+                    bins.label(number),
+                )
             )
     for place, text in _ticks(bins):
         x = LEFT + (place - bins.low) * scale
@@ -178,10 +184,8 @@ def _time_ticks(low: float, high: float, span: float) -> Iterator[tuple[float, s
     step = next((each for each in STEPS_S if span / each <= MAX_TICKS), 0)
     if step:
         form = "%H:%M:%S" if step < 60 else "%H:%M" if span <= 86400 else "%d %b %H:%M" if step < 86400 else "%d %b"
-        place = math.ceil(low / step) * step
-        while place <= high:
-            yield place, _moment(place).strftime(form)
-            place += step
+        for number in range(math.ceil(low / step), math.floor(high / step) + 1):
+            yield float(number * step), _moment(number * step).strftime(form)
         return
     months = next(each for each in (1, 3, 6, 12, 24, 60, 120, 600, 1200, 12000) if span / 2.63e6 / each <= MAX_TICKS)
     first = _moment(low)

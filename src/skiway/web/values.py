@@ -42,7 +42,7 @@ def cell(value: Any) -> str:
 
 def is_numeric(type_name: str) -> bool:
     """Whether values of a type of DuckDB are numbers, which are aligned at the right."""
-    return type_name in NUMERIC or type_name.startswith("DECIMAL(") and type_name.endswith(")")
+    return type_name in NUMERIC or (type_name.startswith("DECIMAL(") and type_name.endswith(")"))
 
 
 def shown(value: Any, type_name: str = "") -> Markup:
@@ -117,23 +117,29 @@ class Frame:
         xs = [x for shape in shapes for x, _ in shape.points]
         ys = [y for shape in shapes for _, y in shape.points]
         left, right, bottom, top = min(xs), max(xs), min(ys), max(ys)
-        is_degrees = -180 <= left and right <= 180 and -90 <= bottom and top <= 90
+        is_degrees = left >= -180 and right <= 180 and bottom >= -90 and top <= 90
         squeeze = max(math.cos(math.radians((bottom + top) / 2)), 0.05) if is_degrees else 1.0
         wide, tall = (right - left) * squeeze, top - bottom
-        scale = min((width - 2 * margin) / wide if wide else math.inf, (height - 2 * margin) / tall if tall else math.inf)
+        scale = min(
+            (width - 2 * margin) / wide if wide else math.inf, (height - 2 * margin) / tall if tall else math.inf
+        )
         scale = scale if math.isfinite(scale) else 1.0
         return cls(left, top, scale, squeeze, (width - wide * scale) / 2, (height - tall * scale) / 2)
 
     def place(self, point: Point) -> Point:
         """Where a point is."""
-        return self.pad_x + (point[0] - self.left) * self.squeeze * self.scale, self.pad_y + (self.top - point[1]) * self.scale
+        return self.pad_x + (point[0] - self.left) * self.squeeze * self.scale, self.pad_y + (
+            self.top - point[1]
+        ) * self.scale
 
 
 def _drawn(shapes: Iterable[Shape], frame: Frame) -> Iterator[Markup]:
     for shape in shapes:
         places = [frame.place(each) for each in shape.points]
         if shape.kind == "POINT":
-            yield from (Markup('<circle class="dot" cx="{}" cy="{}" r="3"/>').format(f"{x:.1f}", f"{y:.1f}") for x, y in places)
+            yield from (
+                Markup('<circle class="dot" cx="{}" cy="{}" r="3"/>').format(f"{x:.1f}", f"{y:.1f}") for x, y in places
+            )
             continue
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places) + ("Z" if shape.kind == "POLYGON" else "")
         yield Markup('<path class="{}" d="{}"/>').format("area" if shape.kind == "POLYGON" else "way", path)
@@ -151,9 +157,9 @@ def _geometry(text: str) -> Markup:
             Markup("").join(_drawn(shapes, frame))
         )
     wkt = text if len(text) <= MAX_WKT else f"{text[:MAX_WKT]}…"
-    return Markup('<details class="nested geometry"><summary>{}{} <small>{} {}</small></summary><code>{}</code></details>').format(
-        picture, kind.title(), f"{points:,}", "point" if points == 1 else "points", wkt
-    )
+    return Markup(
+        '<details class="nested geometry"><summary>{}{} <small>{} {}</small></summary><code>{}</code></details>'
+    ).format(picture, kind.title(), f"{points:,}", "point" if points == 1 else "points", wkt)
 
 
 WIDTH: Final = 760.0
@@ -166,7 +172,9 @@ def plain_map(columns: Sequence[Mapping[str, Any]], rows: Sequence[Sequence[Any]
     if place is None:
         return Markup("")
     label = next((number for number, each in enumerate(columns) if each["type"] == "VARCHAR"), None)
-    items = [(shapes_of(row[place]), row[label] if label is not None else "") for row in rows if isinstance(row[place], str)]
+    items = [
+        (shapes_of(row[place]), row[label] if label is not None else "") for row in rows if isinstance(row[place], str)
+    ]
     every = [shape for shapes, _ in items for shape in shapes]
     if not every or sum(len(each.points) for each in every) > MAX_POINTS:
         return Markup("")
@@ -190,10 +198,12 @@ def _graticule(frame: Frame) -> Iterator[Markup]:
     for is_x, size, pad in ((True, WIDTH, frame.pad_x), (False, HEIGHT, frame.pad_y)):
         unit = frame.scale * (frame.squeeze if is_x else 1.0)
         first = frame.left - pad / unit if is_x else frame.top + pad / unit - size / unit
-        step = next(part * 10.0**power for power in range(-9, 9) for part in (1, 2, 5) if part * 10.0**power * unit >= 90)
+        step = next(
+            part * 10.0**power for power in range(-9, 9) for part in (1, 2, 5) if part * 10.0**power * unit >= 90
+        )
         for number in range(math.ceil(first / step), math.floor((first + size / unit) / step) + 1):
             x, y = frame.place((number * step, number * step))
             text = f"{round(number * step, 9):.10g}"
-            line = '<path class="rule" d="M{} {}{}{}"/><text x="{}" y="{}">{}</text>'
+            line = Markup('<path class="rule" d="M{} {}{}{}"/><text x="{}" y="{}">{}</text>')
             ends = (x, 0, "V", HEIGHT, x + 4, HEIGHT - 5, text) if is_x else (0, y, "H", WIDTH, 4, y - 4, text)
-            yield Markup(line).format(*(f"{each:.1f}" if isinstance(each, float) else each for each in ends))
+            yield line.format(*(f"{each:.1f}" if isinstance(each, float) else each for each in ends))

@@ -1,7 +1,9 @@
 """The pages of the explorer: functions that return what a page shows, as plain data.
 
-overview     what the lake contains, what changed and what fails: the home page, catalogs, views, search, health
-tables       a table: columns, rows, snapshots, files, health and maintenance, access, snippets
+overview     what the lake contains, what changed and what fails: the home page, catalogs, search, health
+tables       a table: columns, files, statistics, health and maintenance; other tabs are in the modules
+             rows, snapshots, lineage, and sharing (who can see it, and how other tools open it)
+views        a view, with some of these tabs
 operations   connectors, pipelines, jobs, queries, events, webhooks; accounts, tokens, access, the audit log, settings
 editor       SQL that runs on the server
 tree         what is in a catalog or namespace, for the tree on the left side
@@ -14,7 +16,7 @@ from typing import Final, TypeAlias
 from starlette.responses import Response
 
 from skiway.foundation.resources import PLAIN
-from skiway.web.pages import editor, operations, overview, tables, tree
+from skiway.web.pages import editor, operations, overview, tables, tree, views
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -28,7 +30,7 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "catalogs"): overview.catalog,
     ("GET", "tables"): tables.table,
     ("POST", "tables"): tables.maintain,
-    ("GET", "views"): overview.view,
+    ("GET", "views"): views.view,
     ("GET", "connectors"): operations.connectors,
     ("POST", "connectors"): operations.change_connector,
     ("GET", "pipelines"): operations.pipelines,

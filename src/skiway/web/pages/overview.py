@@ -172,16 +172,6 @@ def catalog(visit: Visit) -> Page:
     return Page("catalog.html", ".".join(path), data)
 
 
-def view(visit: Visit) -> Page:
-    """A view."""
-    if len(visit.names) < 3:
-        raise NotFound("the address of a view names a catalog, a namespace and the view", key="page.unknown")
-    found = visit.lake.views.get(visit.names)
-    facts = picked(found, "rights", "dialects=sql", "created_at", "updated_at")
-    data = {"path": list(visit.names), "comment": found.description or "", **facts}
-    return Page("view.html", ".".join(visit.names), data)
-
-
 MAX_SHOWN: Final = 20
 MAX_JOBS: Final = 500
 

@@ -70,7 +70,9 @@ def query_of(visit: Visit, filters: list[dict[str, str]], sort: str) -> str:
         )
         parts.append("WHERE " + " AND ".join(conditions))
     if sort:
-        parts.append(f"ORDER BY {identifier(sort.removeprefix('-'))}{' DESC' if sort.startswith('-') else ''} NULLS LAST")
+        parts.append(
+            f"ORDER BY {identifier(sort.removeprefix('-'))}{' DESC' if sort.startswith('-') else ''} NULLS LAST"
+        )
     return " ".join(parts)
 
 
