@@ -527,7 +527,7 @@ def test_quality_rules_are_shown_with_their_results(visitor: Visitor, server: Se
         assert "a lot &lt;b&gt;" in page
         (failing,) = visitor.data("/")["failing_rules"]
         assert (failing["name"], failing["path"]) == ("many", ["lake", "sales", "people"])
-        assert "Failing quality rules" in visitor.page("/")
+        assert "rule <strong>many</strong> of" in visitor.page("/")
     finally:
         with Metastore(server.address) as metastore:
             for name in ("many", "new"):
