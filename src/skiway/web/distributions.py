@@ -29,6 +29,8 @@ class Bins:
     width: float
     heights: tuple[float, ...]
     is_time: bool
+    last: float
+    """The greatest value, where the last bin may end later."""
     is_exact: bool = False
 
     @property
@@ -57,11 +59,11 @@ def bins_of(profile: Mapping[str, Any], type_name: str, bins: int = BINS) -> Bin
     is_time = not _is_number(profile["bounds"][0])
     span = positions[-1] - positions[0]
     if span <= 0:
-        return Bins(positions[0] - 0.5, 1.0, (float(sum(counts)),), is_time, is_exact=True)
+        return Bins(positions[0] - 0.5, 1.0, (float(sum(counts)),), is_time, positions[0], is_exact=True)
     unit = 86400.0 if type_name == "DATE" else 1.0 if type_name.endswith(("INT", "INTEGER")) else 0.0
     width = max(math.ceil(span / bins / unit), 1) * unit if unit else span / bins
     number = min(int(span / width) + 1, bins + 1) if unit else bins
-    return Bins(positions[0], width, tuple(equal_bins(positions, counts, number, width)), is_time)
+    return Bins(positions[0], width, tuple(equal_bins(positions, counts, number, width)), is_time, positions[-1])
 
 
 def _discrete(values: Sequence[Mapping[str, Any]]) -> Bins | None:
@@ -74,7 +76,7 @@ def _discrete(values: Sequence[Mapping[str, Any]]) -> Bins | None:
     if high - low >= MAX_DISCRETE:
         return None
     heights = tuple(float(numbers.get(each, 0)) for each in range(low, high + 1))
-    return Bins(low - 0.5, 1.0, heights, is_time=False, is_exact=True)
+    return Bins(low - 0.5, 1.0, heights, is_time=False, last=float(high), is_exact=True)
 
 
 def small(bins: Bins, *, name: str) -> Markup:
@@ -132,13 +134,9 @@ def large(bins: Bins, *, name: str, is_log: bool = False, marks: Mapping[str, fl
     )
 
 
-def ends(bins: Bins) -> tuple[str, str]:
-    """The first and the last value, for the ends of an axis without ticks."""
-    return (_text(bins.low + 0.5, bins), _text(bins.high - 0.5, bins)) if bins.is_exact else ("", "")
-
-
 def _title(name: str, bins: Bins) -> str:
-    return f"{name}: histogram from {_text(bins.low, bins)} to {_text(bins.high, bins)}"
+    first = bins.low + (bins.width / 2 if bins.is_exact else 0)
+    return f"{name}: histogram from {_text(first, bins)} to {_text(bins.last, bins)}"
 
 
 def _text(place: float, bins: Bins) -> str:
@@ -189,7 +187,7 @@ def _time_ticks(low: float, high: float, span: float) -> Iterator[tuple[float, s
         return
     months = next(each for each in (1, 3, 6, 12, 24, 60, 120, 600, 1200, 12000) if span / 2.63e6 / each <= MAX_TICKS)
     first = _moment(low)
-    number = -(-(first.year * 12 + first.month) // months) * months
+    number = (first.year * 12 + first.month - 1) // months * months
     while number // 12 < 9999:
         at = datetime(number // 12, number % 12 + 1, 1, tzinfo=UTC)
         place = (at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-BOX: Final = 200.0
-SPACE: Final = 90.0
+BOX: Final = 184.0
+SPACE: Final = 72.0
 HEAD: Final = 40.0
 ROW: Final = 19.0
 GAP: Final = 18.0
 MAX_COLUMNS: Final = 14
-MAX_LABEL: Final = 26
+MAX_LABEL: Final = 24
 
 
 def network(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[str, Any]]) -> Markup:
