@@ -76,6 +76,27 @@ def test_logarithmic_axis_shows_what_is_rare() -> None:
     assert log[1] > 10
 
 
+@pytest.mark.parametrize(
+    ("bounds", "type_name"),
+    [
+        (("1000000000000000000", "1000000000000000128"), "BIGINT"),
+        (("-1e300", "1e300"), "DOUBLE"),
+        (("0", "1e-300"), "DOUBLE"),
+        (("0001-01-01", "9999-12-31"), "DATE"),
+    ],
+)
+def test_extreme_ranges_are_drawn(bounds: tuple[str, ...], type_name: str) -> None:
+    bins = distributions.bins_of(profile(bounds=bounds, counts=(10,)), type_name)
+    assert bins is not None
+    assert "<rect" in distributions.large(bins, name="x", is_log=True)
+    assert "<rect" in distributions.small(bins, name="x")
+
+
+def test_far_places_are_on_the_map() -> None:
+    text = "LINESTRING (-1e300 0, 1e300 1e9, 5e11 -1e12)"
+    assert 'class="way"' in values.plain_map([{"name": "g", "type": "GEOMETRY"}], [[text]])
+
+
 def test_geometries_are_drawn_and_written() -> None:
     shown = values.shown("POLYGON ((0 0, 2 0, 2 1, 0 0))", "GEOMETRY")
     assert '<path class="area" d="M' in shown

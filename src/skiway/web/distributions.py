@@ -19,6 +19,8 @@ LARGE: Final = (760.0, 240.0)
 LEFT, BOTTOM, TOP, RIGHT = 64.0, 26.0, 12.0, 16.0
 STEPS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600)
 MAX_TICKS: Final = 7
+FIRST, LAST = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
+"""The first and the last moment on an axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +174,10 @@ def _ticks(bins: Bins) -> Iterator[tuple[float, str]]:
         yield from _time_ticks(bins.low, bins.high, span)
         return
     step = max(_step(span, MAX_TICKS), 1.0 if bins.is_exact else 0.0)
-    place = math.ceil(bins.low / step) * step
-    while place <= bins.high:
-        yield place, number_text(round(place, 10))
-        place += step
+    first = math.ceil(bins.low / step)
+    for number in range(first, first + 2 * MAX_TICKS):
+        if number * step <= bins.high:
+            yield number * step, number_text(round(number * step, 10))
 
 
 def _time_ticks(low: float, high: float, span: float) -> Iterator[tuple[float, str]]:
@@ -185,9 +187,9 @@ def _time_ticks(low: float, high: float, span: float) -> Iterator[tuple[float, s
         for number in range(math.ceil(low / step), math.floor(high / step) + 1):
             yield float(number * step), _moment(number * step).strftime(form)
         return
-    months = next(each for each in (1, 3, 6, 12, 24, 60, 120, 600, 1200, 12000) if span / 2.63e6 / each <= MAX_TICKS)
+    months = next((each for each in (1, 3, 6, 12, 24, 60, 120, 600, 1200) if span / 2.63e6 / each <= MAX_TICKS), 24000)
     first = _moment(low)
-    number = (first.year * 12 + first.month - 1) // months * months
+    number = max((first.year * 12 + first.month - 1) // months * months, 12)
     while number // 12 < 9999:
         at = datetime(number // 12, number % 12 + 1, 1, tzinfo=UTC)
         place = (at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
@@ -199,7 +201,7 @@ def _time_ticks(low: float, high: float, span: float) -> Iterator[tuple[float, s
 
 
 def _moment(place: float) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=place)
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=min(max(place, FIRST), LAST))
 
 
 def _is_number(text: str) -> bool:

@@ -197,9 +197,11 @@ def _graticule(frame: Frame) -> Iterator[Markup]:
     """Lines at round coordinates."""
     for is_x, size, pad in ((True, WIDTH, frame.pad_x), (False, HEIGHT, frame.pad_y)):
         unit = frame.scale * (frame.squeeze if is_x else 1.0)
+        if not 1e-9 < unit < 1e9:
+            return
         first = frame.left - pad / unit if is_x else frame.top + pad / unit - size / unit
         step = next(
-            part * 10.0**power for power in range(-9, 9) for part in (1, 2, 5) if part * 10.0**power * unit >= 90
+            part * 10.0**power for power in range(-9, 13) for part in (1, 2, 5) if part * 10.0**power * unit >= 90
         )
         for number in range(math.ceil(first / step), math.floor((first + size / unit) / step) + 1):
             x, y = frame.place((number * step, number * step))
