@@ -23,7 +23,7 @@ from spark_jobs.lakes import SPARK
 from spark_jobs.standalone_cluster import standalone_cluster
 from spark_jobs.test_sync_server import PATIENCE_S, synced
 
-pytestmark = [*SPARK, pytest.mark.full]
+pytestmark = SPARK
 
 UPSERT = v1.CopySettings(mode=v1.COM_UPSERT, key_columns=["id"])
 

@@ -85,7 +85,7 @@ def _missing(session: SparkSession) -> str:
         return ", ".join(found)
 
     try:
-        probe: Any = udf(lacking, "string")
+        probe: Any = udf(lacking, "string", useArrow=False)
         rows = session.range(0, _TASKS, 1, _TASKS).select(probe("id").alias("found")).distinct().limit(_TASKS).collect()
     except PySparkException as error:
         return str(error).partition("\n")[0][:200]
