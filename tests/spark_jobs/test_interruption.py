@@ -21,10 +21,10 @@ from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
 from skiway.spark_jobs.interruption import interruptible, joined
-from skiway.spark_jobs.key_joins import SparkJoins
 from skiway.spark_jobs.profile import scans
 from skiway.spark_jobs.profile.layouts import Layout
 from skiway.spark_jobs.profile.scans import Scan, scan_in_tasks
+from skiway.spark_jobs.tasks import SparkDistribution
 from skiway.spark_jobs.worker import Worker, jobs_of
 from spark_jobs.lakes import SPARK
 
@@ -79,7 +79,7 @@ def test_cancelled_job_ends_soon_and_its_tasks_stop(spark: SparkSession, control
     waiting = when_running(spark, control.turned.set)
     started = time.monotonic()
     with pytest.raises(Cancelled), interruptible("one", control):
-        SparkJoins(lambda: joined(spark))(sleep_long, [1, 2])
+        SparkDistribution(lambda: joined(spark))(sleep_long, [1, 2])
     waiting.join()
     assert time.monotonic() - started < SOON_S
     assert active_jobs(spark) == []
@@ -90,17 +90,17 @@ def test_other_jobs_continue_and_the_thread_can_be_used_again(spark: SparkSessio
 
     def other() -> None:
         with interruptible("other", Control()):
-            results.append(SparkJoins(lambda: joined(spark))(lambda item: time.sleep(3) or item, [7]))
+            results.append(SparkDistribution(lambda: joined(spark))(lambda item: time.sleep(3) or item, [7]))
 
     thread = threading.Thread(target=other)
     thread.start()
     waiting = when_running(spark, control.turned.set)
     with pytest.raises(Cancelled), interruptible("two", control):
-        SparkJoins(lambda: joined(spark))(sleep_long, [1])
+        SparkDistribution(lambda: joined(spark))(sleep_long, [1])
     waiting.join()
     thread.join()
     assert results == [[7]]
-    assert SparkJoins(lambda: spark)(lambda item: item, [1, 2]) == [1, 2]
+    assert SparkDistribution(lambda: spark)(lambda item: item, [1, 2]) == [1, 2]
     assert not spark.sparkContext.getJobTags()
 
 
@@ -109,7 +109,7 @@ def test_failure_without_a_cancellation_stays_a_failure(spark: SparkSession) -> 
         raise ValueError("broken")
 
     with pytest.raises(Unavailable), interruptible("three", Control()):
-        SparkJoins(lambda: joined(spark))(fail, [1])
+        SparkDistribution(lambda: joined(spark))(fail, [1])
 
 
 def never_summarized(*_: object, **__: object) -> pa.RecordBatch:
@@ -147,10 +147,11 @@ class SlowCopies:
     """Copies whose tasks take long."""
 
     spark: Callable[[], SparkSession]
+    step_bytes: int = 1 << 30
 
     @property
     def distribute(self) -> Callable[..., list[object]]:
-        return lambda _function, items: SparkJoins(self.spark)(sleep_long, items)
+        return lambda _function, items: SparkDistribution(self.spark)(sleep_long, items)
 
 
 def test_copy_that_is_cancelled_stops_in_all_of_its_threads(

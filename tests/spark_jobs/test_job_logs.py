@@ -24,8 +24,8 @@ from skiway.spark_jobs import interruption, java_output
 from skiway.spark_jobs import worker as worker_module
 from skiway.spark_jobs.interruption import interruptible, joined, session_of_job
 from skiway.spark_jobs.java_output import GRACE_S, SparkUses, log_output
-from skiway.spark_jobs.key_joins import SparkJoins
 from skiway.spark_jobs.optimizer import SparkOptimizer
+from skiway.spark_jobs.tasks import SparkDistribution
 from skiway.spark_jobs.worker import Worker
 from skiway.telemetry.logs import CollectedLog, collecting
 
@@ -283,7 +283,7 @@ def test_job_has_the_messages_of_its_tasks_on_spark(
     def run(job: v1.Job, control: Control) -> Outcome:
         with interruptible(job.job_id, control):
             try:
-                SparkJoins(lambda: joined(spark))(fail, [1])
+                SparkDistribution(lambda: joined(spark))(fail, [1])
             finally:
                 spark.sparkContext._jvm.java.lang.System.err.println("26/01/02 03:04:05 ERROR Test: the last words")
         raise AssertionError("the task did not fail")
