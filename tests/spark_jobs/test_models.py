@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,6 +16,9 @@ from metastore.pipelines.pipeline_lake import PipelineLake
 from metastore.pipelines.test_expectations import NOTES
 from metastore.pipelines.test_incremental import MODELS, Source, assert_equal, with_models
 from metastore.resource_factory import ResourceFactory
+from skiway.cli.lake.pipeline_files import rendered_folder
+from skiway.metastore.pipelines.projects import read_project
+from skiway.spark_jobs.model_tests import run_unit_tests
 from skiway.spark_jobs.pipeline_queries import SparkQueries
 from skiway.storage import open_stores, utc_now
 from spark_jobs.lakes import SPARK
@@ -46,8 +51,6 @@ def test_incremental_models_equal_full_refreshes(lake: PipelineLake, seed: int) 
 
 
 def test_spark_judges_rows_before_they_are_published(lake: PipelineLake) -> None:
-    import pyarrow as pa
-
     lake.queries = {"clean": "SELECT id, region, price FROM orders", "notes.yml": NOTES}
     lake.append(lake.create("regions", pa.schema({"code": pa.string()})), ("eu",), ("xx",))
     orders = lake.create()
@@ -67,3 +70,11 @@ def test_spark_judges_rows_before_they_are_published(lake: PipelineLake) -> None
     assert lake.rows("clean") == [(1, "eu", 3), (5, "eu", 50)]
     lake.queries["clean"] = "SELECT id, region,\n  nonsense AS price FROM orders"
     assert lake.run().failures["sales.clean"].startswith("clean.sql, line 2, column 3: Spark rejects the query: [UNRES")
+
+
+def test_the_unit_tests_of_the_page_pass_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
+    for name, body in re.findall(r"```(?:yaml|sql|python)\n(?:#|--) (\S+)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(body)
+    project = read_project(rendered_folder(tmp_path))
+    assert [each.problem for each in run_unit_tests(project, SparkQueries(lambda: spark))] == [""]

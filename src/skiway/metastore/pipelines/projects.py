@@ -435,6 +435,11 @@ def selected(project: Project, wanted: Sequence[str], changed: Callable[[], Abst
     return frozenset(found)
 
 
+def full_name(project: Project, text: str) -> TableName:
+    """The table that a name means in a file of the project."""
+    return _full(project, _dotted(text, PROJECT_FILE))
+
+
 def _reachable(start: AbstractSet[str], edges: Mapping[str, AbstractSet[str]]) -> set[str]:
     found, waiting = set[str](), list(start)
     while waiting:
