@@ -115,7 +115,7 @@ def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
     kept = plain.names
     if read.is_numbered:
         plain = plain.append(pa.field(FILE, pa.int32()))
-        columns = columns.add(FILE, "int")
+        columns = columns.add(FILE, "integer")
         kept = [*kept, FILE_ORDINAL]
     snapshot, files = read.snapshot, read.files
     if snapshot is None or files is None or not files.num_rows:
