@@ -78,7 +78,8 @@ def work(settings: Settings, home: Path, *, on_ready: Callable[[], None] = lambd
 def reconciler_of(settings: Settings, secrets: SecretsStore, warehouse: Warehouse, sources: SourceAccess) -> Reconciler:
     """What syncs, profiles and copies tables."""
     place = spark_place(settings.reconciler.spark)
-    copies = SparkCopies(place.session, fetch_drivers=place.fetch_jars)
+    step_bytes = settings.reconciler.copy_step_bytes
+    copies = SparkCopies(place.session, fetch_drivers=place.fetch_jars, step_bytes=step_bytes)
     opener = opener_of(warehouse, sources)
     capturing = partial(interruptible, "capture", Control())
     return Reconciler(secrets, spark_profile(settings), opener, warehouse, sources, copies, capturing)

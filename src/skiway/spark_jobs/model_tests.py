@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from skiway.errors import SkiwayError
 from skiway.formats import TableName
-from skiway.metastore.pipelines.declarations import UnitTest, invalid
 from skiway.metastore.pipelines.inputs import Input
+from skiway.metastore.pipelines.models.declarations import UnitTest, invalid
+from skiway.metastore.pipelines.models.statements import QueryEngine
 from skiway.metastore.pipelines.projects import Project, full_name, key_of
 from skiway.metastore.pipelines.spark_sql import Query
-from skiway.metastore.pipelines.statements import QueryEngine
 
 _SHOWN: Final = 3
 

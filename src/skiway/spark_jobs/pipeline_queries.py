@@ -11,18 +11,19 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from skiway.errors import InvalidArgument, PreconditionFailed, Unsupported
 from skiway.formats import FILE_ORDINAL, TableName
-from skiway.metastore.ingest.rows import FilePart, Target, Written, write_rows
-from skiway.metastore.pipelines.incremental import FILE
+from skiway.metastore.ingest.rows import Target, Written, write_rows
 from skiway.metastore.pipelines.inputs import Input
-from skiway.metastore.pipelines.statements import EngineResult
+from skiway.metastore.pipelines.models.incremental import FILE
+from skiway.metastore.pipelines.models.statements import EngineResult
 from skiway.spark_jobs.session import PINNED, separate_session
 from skiway.spark_jobs.tasks import collected, in_tasks, outcomes_of, translated
 
@@ -56,11 +57,19 @@ class SparkQueries:
 
         views = {name: f"pipeline_{uuid.uuid4().hex}" for name in inputs}
         with separate_session(self.spark(), PINNED) as spark:
-            for name, read in inputs.items():
-                _rows(spark, name, read).createOrReplaceTempView(views[name])
-            try:
+
+            def analyzed(inputs: Mapping[TableName, Input]) -> DataFrame:
+                for name, read in inputs.items():
+                    _rows(spark, name, read).createOrReplaceTempView(views[name])
                 frame = spark.sql(query(views))
                 frame.schema  # noqa: B018 - Spark Connect analyzes only when it is asked for the columns
+                return frame
+
+            try:
+                try:
+                    frame = analyzed(inputs)
+                except AnalysisException:  # perhaps a column is needed that the query does not name
+                    frame = analyzed({name: replace(read, selected=None) for name, read in inputs.items()})
             except (AnalysisException, ParseException) as error:
                 raise _rejected(error, views) from None
             try:
@@ -103,7 +112,8 @@ def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
 
     if read.rows is not None:
         return spark.createDataFrame(read.rows)
-    plain = pa.schema([pa.field(each.name, each.type) for each in read.columns])
+    chosen = read.columns.names if read.selected is None else read.selected
+    plain = pa.schema([pa.field(each.name, each.type) for each in map(read.columns.field, chosen)])
     try:
         columns = from_arrow_schema(plain, prefer_timestamp_ntz=True)
     except PySparkException:
@@ -120,13 +130,16 @@ def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
     snapshot, files = read.snapshot, read.files
     if snapshot is None or files is None or not files.num_rows:
         return spark.createDataFrame([], columns)
-    parts = [
-        FilePart(read.handle, snapshot, files.slice(first, _FILES_PER_TASK), read.columns)
-        for first in range(0, files.num_rows, _FILES_PER_TASK)
-    ]
+    if read.where is not None:
+        found = read.handle.plan(snapshot, read.where, schema=read.columns)["ordinal"]
+        files = files.filter(pc.is_in(files["ordinal"], value_set=found.combine_chunks()))
+    parts = [files.slice(first, _FILES_PER_TASK) for first in range(0, files.num_rows, _FILES_PER_TASK)]
+    reader = partial(read.handle.read, snapshot, columns=list(chosen), filter=read.where, schema=read.columns)
+    numbered = read.is_numbered
 
-    def batches(part: FilePart) -> Iterator[pa.RecordBatch]:
-        return (rows.select(kept).rename_columns(plain.names).cast(plain) for rows in part.batches())
+    def batches(part: pa.Table) -> Iterator[pa.RecordBatch]:
+        rows = reader(files=part, positions=True) if numbered else reader(files=part)
+        return (batch.select(kept).rename_columns(plain.names).cast(plain) for batch in rows)
 
     return in_tasks(spark, parts, batches, columns)
 

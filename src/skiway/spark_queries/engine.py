@@ -26,7 +26,7 @@ from skiway.foundation.resources import schema_name
 from skiway.metastore.ingest.rows import Target, Written, write_rows
 from skiway.metastore.pipelines.inputs import Input
 from skiway.metastore.pipelines.python_files import PythonFunction
-from skiway.metastore.pipelines.statements import QueryResult
+from skiway.metastore.pipelines.models.statements import QueryResult
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.security import LeasedJob
 from skiway.spark_queries.process import QueryProcess

@@ -20,12 +20,12 @@ from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.metastore.ingest.rows import Target, Written, write_rows
 from skiway.metastore.managed import ManagedTable
-from skiway.metastore.pipelines.incremental import FILE
 from skiway.metastore.pipelines.inputs import Input, LakeTables
+from skiway.metastore.pipelines.models.incremental import FILE
+from skiway.metastore.pipelines.models.statements import Decision, QueryEngine
 from skiway.metastore.pipelines.projects import read_project
 from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.refreshing import PipelineRun
-from skiway.metastore.pipelines.statements import Decision, QueryEngine
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.security import MemorySecrets
@@ -97,10 +97,12 @@ def _rows(read: Input) -> pa.Table:
         return read.rows
     if read.snapshot is None:
         return read.columns.empty_table()
+    chosen = list(read.columns.names if read.selected is None else read.selected)
+    more = {"columns": chosen, "filter": read.where}
     if not read.is_numbered:
-        return read.handle.read(read.snapshot, files=read.files, schema=read.columns).read_all()
-    rows = read.handle.read(read.snapshot, files=read.files, schema=read.columns, positions=True).read_all()
-    return rows.select([*read.columns.names, FILE_ORDINAL]).rename_columns([*read.columns.names, FILE])
+        return read.handle.read(read.snapshot, files=read.files, schema=read.columns, **more).read_all()
+    rows = read.handle.read(read.snapshot, files=read.files, schema=read.columns, positions=True, **more).read_all()
+    return rows.select([*chosen, FILE_ORDINAL]).rename_columns([*chosen, FILE])
 
 
 @dataclass

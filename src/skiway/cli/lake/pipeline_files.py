@@ -35,7 +35,7 @@ def rendered(
     """The files for a target, without templates. Raise `InvalidArgument` with file and line if one cannot be rendered."""
     import yaml
 
-    from skiway.metastore.pipelines.declarations import load_yaml
+    from skiway.metastore.pipelines.models.declarations import load_yaml
     from skiway.metastore.pipelines.projects import PROJECT_FILE
 
     head = load_yaml(PROJECT_FILE, files[PROJECT_FILE])

@@ -148,13 +148,15 @@ class Connectors(Collection[Connector]):
         table: str = "",
         columns: Iterable[str] = (),
         full_rescan: bool = False,
+        dry_run: bool = False,
     ) -> Job:
         """Start a job that mirrors the connector's tables, or a selection of them; return it, or the running one.
 
-        `namespaces` and `table` are names in the destination catalog.
+        `namespaces` and `table` are names in the destination catalog. With `dry_run`, the message of the job says what a copy would
+        load, and nothing changes.
         """
         selection = _selection(namespaces, table, columns)
-        request = v1.TriggerReconcileRequest(**self._key(ref), full_rescan=full_rescan, **selection)
+        request = v1.TriggerReconcileRequest(**self._key(ref), full_rescan=full_rescan, dry_run=dry_run, **selection)
         return Job.started(self._calls, request)
 
     def capture(

@@ -17,9 +17,9 @@ from skiway.metastore import jobs
 from skiway.metastore.jobs.api import Schedule, Turn, scheduled
 from skiway.metastore.pipelines.inputs import LakeNames, PipelineArea, bound_views
 from skiway.metastore.pipelines.lineage import read_lineage
+from skiway.metastore.pipelines.models.statements import Decision, FunctionEngine, QueryEngine
 from skiway.metastore.pipelines.projects import Project, in_order, read_project, selected
 from skiway.metastore.pipelines.refreshing import PipelineRun
-from skiway.metastore.pipelines.statements import Decision, FunctionEngine, QueryEngine
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from skiway.errors import NotFound, PermissionDenied, PreconditionFailed, SkiwayError, Unsupported
-from skiway.formats import Snapshot, TableHandle, TableName, data_files
+from skiway.formats import Filter, Snapshot, TableHandle, TableName, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed.states import ManagedTable, handle_of, load
@@ -74,13 +74,18 @@ WHOLE_TABLES = "a pipeline reads whole tables, and its results would show the re
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A table that a query or function reads: its state, the data files that are read, and its full name with its catalog."""
+    """A table that a query or function reads: its state, the data files that are read, and its full name with its catalog.
+
+    If only some columns are read, `selected` has their names. Rows for which `where` is not true may be left out.
+    """
 
     handle: TableHandle
     snapshot: Snapshot | None
     files: pa.Table | None
     state: InputState
     path: tuple[str, ...] = ()
+    selected: tuple[str, ...] | None = None
+    where: Filter | None = None
     is_numbered: bool = False
     """Whether the rows also have the numbers of their files."""
     rows: pa.Table | None = None

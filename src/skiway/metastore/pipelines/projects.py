@@ -21,9 +21,16 @@ import pyarrow as pa
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import TableName
 from skiway.foundation.clock import parse_duration
-from skiway.metastore.pipelines.declarations import Declarations, Expectation, Freshness, UnitTest, invalid, load_yaml
-from skiway.metastore.pipelines.expectations import QUARANTINE, parents
-from skiway.metastore.pipelines.incremental import Declared, Increment
+from skiway.metastore.pipelines.models.declarations import (
+    Declarations,
+    Expectation,
+    Freshness,
+    UnitTest,
+    invalid,
+    load_yaml,
+)
+from skiway.metastore.pipelines.models.expectations import QUARANTINE, parents
+from skiway.metastore.pipelines.models.incremental import Declared, Increment
 from skiway.metastore.pipelines.python_files import PythonFunction, parse_python
 from skiway.metastore.pipelines.spark_sql import Query, parse_query
 

@@ -24,14 +24,6 @@ from skiway.formats import TableName, data_files
 from skiway.formats.iceberg.metadata import summary_properties
 from skiway.metastore.ingest.rows import stored_columns
 from skiway.metastore.managed.states import ManagedTable, handle_of
-from skiway.metastore.pipelines.expectations import (
-    CARRIED,
-    Split,
-    SplitRows,
-    require_columns,
-    require_met,
-    verdicts_on,
-)
 from skiway.metastore.pipelines.inputs import Input, LakeTables, with_views
 from skiway.metastore.pipelines.lineage import (
     PIPELINE,
@@ -41,6 +33,23 @@ from skiway.metastore.pipelines.lineage import (
     column_lineage,
     read_position,
     stored_lineage,
+)
+from skiway.metastore.pipelines.models.expectations import (
+    CARRIED,
+    Split,
+    SplitRows,
+    require_columns,
+    require_met,
+    verdicts_on,
+)
+from skiway.metastore.pipelines.models.publishing import Publication, described, quarantine
+from skiway.metastore.pipelines.models.statements import (
+    Changed,
+    Decision,
+    FunctionEngine,
+    QueryEngine,
+    Statement,
+    moment,
 )
 from skiway.metastore.pipelines.projects import (
     SEED,
@@ -52,17 +61,8 @@ from skiway.metastore.pipelines.projects import (
     read_tables,
     selected,
 )
-from skiway.metastore.pipelines.publishing import Publication, described, quarantine
 from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.spark_sql import Query
-from skiway.metastore.pipelines.statements import (
-    Changed,
-    Decision,
-    FunctionEngine,
-    QueryEngine,
-    Statement,
-    moment,
-)
 from skiway.metastore.quality.expectations import ExpectationRule, record
 from skiway.metastore.quality.verdicts import Verdicts, age_of, read_verdicts, stored_verdicts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome

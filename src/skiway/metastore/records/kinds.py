@@ -139,6 +139,7 @@ def _job_names(of: v1.Job) -> tuple[str, ...]:
 def work_digest(of: v1.Job) -> str:
     """A digest that is equal for jobs that do the same work."""
     work = v1.Job(connector_id=of.connector_id, full_rescan=of.full_rescan, scope=of.scope, modes=of.modes)
+    work.dry_run = of.dry_run
     if of.HasField("table_id"):
         work.table_id.CopyFrom(of.table_id)
     if of.HasField("maintenance"):
@@ -159,6 +160,12 @@ def _transaction_names(of: v1.Transaction) -> tuple[str, ...]:
     due = keys.transaction_due(of.expires_at.ToMicroseconds(), of.account_id, of.transaction_id)
     opened = keys.transaction_open(of.account_id, of.owner, of.transaction_id)
     return (due, opened) if of.state == v1.TX_OPEN else (due,)
+
+
+def _branch_names(of: v1.Branch) -> tuple[str, ...]:
+    if of.state == v1.BS_DELETED:
+        return ()
+    return (keys.branch_name(of.resource_id.account_id, of.catalog_id.id, of.display_name),)
 
 
 def _rule_names(of: v1.QualityRule) -> tuple[str, ...]:
@@ -212,6 +219,7 @@ GRANT = Kind(
     key=lambda of: keys.grant(of.object_id.account_id, of.object_id.id, of.grantee),
     names=lambda of: (keys.grant_of(of.object_id.account_id, of.grantee, of.object_id.id),),
 )
+BRANCH = _kind("branch", v1.Branch, keys.branch, _branch_names)
 POLICY = _named("policy", v1.Policy, keys.policy, keys.policy_name)
 COLUMN_TAGS = Kind(
     "column_tags",
@@ -292,6 +300,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
     COLUMN_STATS,
     FILE_STATS,
     GRANT,
+    BRANCH,
     POLICY,
     COLUMN_TAGS,
     RULE,
