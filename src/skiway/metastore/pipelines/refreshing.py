@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from skiway.errors import AlreadyExists, Cancelled, InvalidArgument, PreconditionFailed, SkiwayError
 from skiway.formats import TableName, data_files
-from skiway.formats.iceberg.metadata import summary_properties
 from skiway.metastore.ingest.rows import stored_columns
 from skiway.metastore.managed.states import ManagedTable, handle_of
 from skiway.metastore.pipelines.inputs import Input, LakeTables, with_views
@@ -43,6 +42,13 @@ from skiway.metastore.pipelines.models.expectations import (
     verdicts_on,
 )
 from skiway.metastore.pipelines.models.publishing import Publication, described, quarantine
+from skiway.metastore.pipelines.models.reporting import (
+    assertions_on,
+    dataset_of,
+    notes_on,
+    record_verdicts,
+    with_earlier,
+)
 from skiway.metastore.pipelines.models.statements import (
     Changed,
     Decision,
@@ -63,11 +69,10 @@ from skiway.metastore.pipelines.projects import (
 )
 from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.spark_sql import Query
-from skiway.metastore.quality.expectations import ExpectationRule, record
-from skiway.metastore.quality.verdicts import Verdicts, age_of, read_verdicts, stored_verdicts
+from skiway.metastore.quality.verdicts import Verdicts, age_of, stored_verdicts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.usage import Usage, add_usage
-from skiway.model import v1
+from skiway.telemetry.lineage import Dataset, LineageRun
 
 log = logging.getLogger("skiway.pipelines")
 
@@ -145,6 +150,12 @@ class PipelineRun:
 
         `functions` runs the Python functions, if the operator allows them.
         """
+        with self.tables.reconciler.lineage.run(self.project.name, "PIPELINE", later=True) as whole:
+            return self._run(engine, control, functions, whole)
+
+    def _run(
+        self, engine: QueryEngine, control: Control, functions: FunctionEngine | None, whole: LineageRun
+    ) -> Outcome:
         ordered = self.ordered()
         outcome = Outcome()
         outcome.stages.total = len(ordered)
@@ -163,9 +174,11 @@ class PipelineRun:
                     decision = self.decide(table, opened)
                     notes += self._stale(decision)
                     if decision.action != "keep":
-                        verdicts = self._refresh(decision, engine, functions, control)
+                        job = f"{self.project.name}.{name}"
+                        with self.tables.reconciler.lineage.run(job, "MODEL", parent=whole) as made:
+                            verdicts = self._refresh(decision, engine, functions, control, made)
                         outcome.changed += 1
-                        notes += _broken(name, table, verdicts)
+                        notes += notes_on(table, verdicts)
                 self._describe(decision)
                 notes.append(f"{name}: {decision.action}, {decision.reason}")
             except Cancelled:
@@ -177,6 +190,7 @@ class PipelineRun:
             outcome.stages.ended(name)
             control.report(outcome.progress)
         outcome.note = "; ".join(notes)
+        whole.is_quiet = not outcome.changed and not outcome.failures
         return outcome
 
     def _stale(self, decision: Decision) -> list[str]:
@@ -324,11 +338,18 @@ class PipelineRun:
         return replace(decision, action="merge", reason=f"{driving} {what}", changed=Changed(increment, added, removed))
 
     def _refresh(
-        self, decision: Decision, engine: QueryEngine, functions: FunctionEngine | None, control: Control
+        self,
+        decision: Decision,
+        engine: QueryEngine,
+        functions: FunctionEngine | None,
+        control: Control,
+        run: LineageRun,
     ) -> Verdicts:
         """Compute the rows of a table, judge and publish them; return the verdicts."""
         assert decision.position is not None
         table = decision.table
+        run.inputs = [dataset_of(each) for each in decision.inputs.values() if each.path]
+        run.output = Dataset(f"{self.project.catalog}.{table.name}")
         removed: tuple[str, ...] = ()
         if isinstance(table.query, PythonFunction):
             assert functions is not None, "a worker that allows Python functions has what runs them"
@@ -359,10 +380,18 @@ class PipelineRun:
                     found = SplitRows.all(result.written_by(Split(rules, place.main.target, aside)))
         verdicts = verdicts_on(table.rules, found)
         ids = {name: read.state.table for name, read in decision.inputs.items() if read.rows is None}
+        lineage = _lineage(decision, names)
+        paths = {name: ".".join(read.path) for name, read in decision.inputs.items()}
+        run.sql = table.query.text if isinstance(table.query, Query) else ""
+        run.columns = {
+            column: [(paths[name], each) for name, columns in sources.items() for each in columns]
+            for column, sources in lineage.items()
+        }
+        run.assertions = assertions_on(table, verdicts)
         properties = {
             **decision.position.summary,
-            **stored_lineage(_lineage(decision, names), ids),
-            **stored_verdicts(self._with_earlier(decision, verdicts)),
+            **stored_lineage(lineage, ids),
+            **stored_verdicts(with_earlier(decision, verdicts)),
         }
         try:
             require_met(table.rules, verdicts, table.name)
@@ -370,13 +399,23 @@ class PipelineRun:
         except SkiwayError:
             place.discard(found)
             if decision.output is not None:
-                self._record(table, decision.output, verdicts, snapshot_id=None)
+                record_verdicts(
+                    self.tables.realm, self.project.name, table, decision.output, verdicts, snapshot_id=None
+                )
             raise
         output = place.commit(found, properties, removed)
-        self._note_use(output.id, ids.values())
-        self._record(
-            table, output, self._with_earlier(decision, verdicts), snapshot_id=output.metadata.current_snapshot_id
+        run.output = replace(
+            run.output,
+            columns=output.handle.schema.arrow,
+            version=str(output.metadata.current_snapshot_id),
+            rows=sum(file.record_count for file in found.good),
+            bytes=sum(file.file_size_in_bytes for file in found.good),
+            files=len(found.good),
         )
+        self._note_use(output.id, ids.values())
+        now = with_earlier(decision, verdicts)
+        snapshot_id = output.metadata.current_snapshot_id
+        record_verdicts(self.tables.realm, self.project.name, table, output, now, snapshot_id=snapshot_id)
         return verdicts
 
     def _statement(self, decision: Decision, engine: QueryEngine) -> tuple[Statement, tuple[str, ...]]:
@@ -412,36 +451,6 @@ class PipelineRun:
         files = None if current is None else data_files(handle.files(current))
         return Input(handle, current, files, InputState(table.id, 0 if current is None else current.id, ""))
 
-    @staticmethod
-    def _with_earlier(decision: Decision, verdicts: Verdicts) -> Verdicts:
-        """The verdicts on all rows of a table. If rows were only added, the earlier verdicts still hold."""
-        if decision.action != "append" or decision.output is None:
-            return verdicts
-        current = decision.output.metadata.current_snapshot()
-        before = {} if current is None else read_verdicts(summary_properties(current))
-        return {
-            name: (broken + before.get(name, (0, 0))[0], rows + before.get(name, (0, 0))[1])
-            for name, (broken, rows) in verdicts.items()
-        }
-
-    def _record(
-        self, table: DerivedTable, output: ManagedTable, verdicts: Verdicts, *, snapshot_id: int | None
-    ) -> None:
-        """Show the verdicts as results of quality rules. The snapshot has them, too, so nothing depends on it."""
-        declared = [
-            ExpectationRule(
-                f"{self.project.name}.{table.name.name}.{rule.name}",
-                v1.ExpectationCheck(
-                    name=rule.name, expected=rule.expected, on_failure=rule.on_failure, columns=rule.columns
-                ),
-            )
-            for rule in table.rules
-        ]
-        try:
-            record(self.tables.realm, output.table.resource_id, declared, verdicts, snapshot_id=snapshot_id)
-        except SkiwayError as error:
-            log.warning("the results of the expectations of table %s were not stored: %s", table.name, error)
-
     def _note_use(self, table_id: str, sources: Iterable[str]) -> None:
         """Record that the table was written from its inputs. Nothing depends on it."""
         realm = self.tables.realm
@@ -457,15 +466,6 @@ class PipelineRun:
             return error.message
         log.error("table %s of pipeline %s failed", table, self.project.name, exc_info=error)
         return "internal error; see the log of the worker"
-
-
-def _broken(name: str, table: DerivedTable, verdicts: Verdicts) -> Iterator[str]:
-    """What a run says about rules that rows break without failing the table."""
-    for rule in table.rules:
-        broken, rows = verdicts.get(rule.name, (0, 0))
-        if broken:
-            done = "are in quarantine" if rule.on_failure == "drop" else "were published"
-            yield f"{name}: {broken} of {rows} rows break {rule.name} ({rule.expected}) and {done}"
 
 
 @contextmanager
