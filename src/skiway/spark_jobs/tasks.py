@@ -79,9 +79,17 @@ def in_tasks(
 def written_by_tasks(frame: DataFrame, target: Target, names: Sequence[str] | None = None) -> DataFrame:
     """The outcomes of tasks, each of which writes the rows of its partition. Columns get these `names`, if they are given."""
 
+    def write(batches: Iterable[pa.RecordBatch]) -> object:
+        return write_rows(target, batches if names is None else (batch.rename_columns(names) for batch in batches))
+
+    return outcomes_of(frame, write)
+
+
+def outcomes_of(frame: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], object]) -> DataFrame:
+    """The outcomes of tasks, each of which calls the function with the rows of its partition."""
+
     def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        named = batches if names is None else (batch.rename_columns(names) for batch in batches)
-        yield outcome(0, lambda: write_rows(target, named))
+        yield outcome(0, lambda: function(batches))
 
     return frame.mapInArrow(run, RESULT)
 

@@ -29,7 +29,7 @@ from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue, Lease, leased
 from skiway.metastore.pipelines.api import run_job
 from skiway.metastore.pipelines.inputs import CurrentRoles, PipelineArea
-from skiway.metastore.pipelines.refreshing import FunctionEngine, QueryEngine
+from skiway.metastore.pipelines.models.statements import FunctionEngine, QueryEngine
 from skiway.metastore.quality.verdicts import TableFacts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler

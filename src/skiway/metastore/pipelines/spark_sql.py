@@ -95,9 +95,10 @@ CHANGING_FUNCTIONS: Final = frozenset(_CHANGING.split())
 ROW_WISE_FUNCTIONS: Final = frozenset(" ".join((_MATH, _DATES, _TEXTS, _CONDITIONS_AND_CASTS, _NESTED_VALUES)).split())
 """Functions whose result depends on one row only."""
 
-SAFE_FUNCTIONS: Final = ROW_WISE_FUNCTIONS.union(
-    CHANGING_FUNCTIONS, _GENERATORS.split(), _AGGREGATES_AND_WINDOWS.split()
-)
+AGGREGATES: Final = frozenset(_AGGREGATES_AND_WINDOWS.split())
+"""Functions whose result depends on several rows."""
+
+SAFE_FUNCTIONS: Final = ROW_WISE_FUNCTIONS.union(CHANGING_FUNCTIONS, _GENERATORS.split(), AGGREGATES)
 """The functions that may be called, in lower case."""
 
 FUNCTIONS_WITHOUT_PARENTHESES: Final = frozenset(

@@ -23,11 +23,12 @@ from skiway.formats import Snapshot, Source, TableHandle, TableName, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import connectors, quality, statistics
 from skiway.metastore.connectors.specs import ROWS_ONLY, ColumnChoice, chosen_columns, rules_for
-from skiway.metastore.ingest.copying import Copy, CopyEngine, CopyPlace, DatabaseSource
+from skiway.metastore.ingest.copying import Copy, CopyEngine, CopyPlace, DatabaseSource, find_target
 from skiway.metastore.ingest.file_tables import FileTable
 from skiway.metastore.jobs.attempts import Amounts, clipped
 from skiway.metastore.managed import states
 from skiway.metastore.reconcile import profiling
+from skiway.metastore.reconcile.copies import describe_copy
 from skiway.metastore.reconcile.mirroring import (
     Destinations,
     Mirror,
@@ -55,6 +56,7 @@ from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.security.redaction import without_secrets
 from skiway.security.source_access import SourceAccess
+from skiway.telemetry.lineage import Lineage
 
 MOST_LANES: Final = 16
 """The most tables that a pass works on at a time, whatever the policy says."""
@@ -82,6 +84,8 @@ class Reconciler:
     access: SourceAccess | None = None
     copies: CopyEngine | None = None
     capturing: Callable[[], AbstractContextManager[None]] = nullcontext
+    lineage: Lineage = field(default_factory=Lineage)
+    """Sends the lineage of copies, and of pipelines."""
 
     def run(
         self,
@@ -442,7 +446,13 @@ class _Pass:
                 self.outcome.stages.files(str(name), done, total)
             self._report()
 
-        return copy.load(table, again=self.again, on_progress=on_progress)
+        job = f"{self.connector.display_name}.{name}"
+        with self.reconciler.lineage.run(job, "COPY", later=True) as run:
+            before = find_target(self.realm, self.reconciler.warehouse, place)
+            is_changed = copy.load(table, again=self.again, on_progress=on_progress)
+            made = find_target(self.realm, self.reconciler.warehouse, place) if is_changed else None
+            describe_copy(self.realm, run, self.connector, place, made, before)
+            return is_changed
 
     @property
     def _engine(self) -> CopyEngine:

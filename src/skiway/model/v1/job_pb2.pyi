@@ -409,24 +409,28 @@ Global___QualityTask: _TypeAlias = QualityTask  # noqa: Y015
 
 @_typing.final
 class PipelineTask(_message.Message):
-    """A run of a pipeline. If it is `full`, all tables are refreshed in full."""
+    """A run of a pipeline. If it is `full`, all tables are refreshed in full. `select` names the tables of the run; all, if empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPELINE_ID_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
+    SELECT_FIELD_NUMBER: _builtins.int
     full: _builtins.bool
     @_builtins.property
     def pipeline_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def select(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         pipeline_id: _common_pb2.ResourceId | None = ...,
         full: _builtins.bool = ...,
+        select: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pipeline_id", b"pipeline_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id", "select", b"select"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
