@@ -286,9 +286,13 @@ def test_rows_are_filtered_sorted_and_paged(visitor: Visitor) -> None:
     assert visitor.get(f"{path}&c0=id&o0=drop&v0=1").status_code == 400
 
 
-def test_two_snapshots_are_compared_with_their_rows(visitor: Visitor) -> None:
+def test_two_snapshots_are_compared_with_their_rows(visitor: Visitor, server: Server) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake:
+        lake.call(("skiway", "tag"), "sales.people", SCRIPT).read_all()
     newer, older = visitor.data("/tables/lake/sales/people?tab=snapshots")["history"]["snapshots"][:2]
     assert newer["caller"] == "dev-user"
+    assert (SCRIPT in newer["names"], older["names"]) == (True, [])
+    assert "&lt;script&gt;" in visitor.page("/tables/lake/sales/people?tab=snapshots")
     path = f"/tables/lake/sales/people?tab=snapshots&from={newer['id']}&to={older['id']}&rows=1"
     compared = visitor.data(path)["history"]["compared"]
     assert (compared["first"]["id"], compared["last"]["id"]) == (older["id"], newer["id"])
