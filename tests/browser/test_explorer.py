@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, StorageState, expect
 
 from browser.conftest import screenshot
@@ -131,6 +132,21 @@ def test_lineage_is_followed(tab: Page, server_address: str) -> None:
     expect(tab.locator(".network .line.lit")).to_have_count(1)
     tab.locator("a[data-node='lake.sales.names']").press("Enter")
     expect(tab.get_by_role("heading", level=1)).to_have_text("names")
+
+
+SHIFTS = """() => new Promise((done) => {
+  let total = 0;
+  const add = (list) => list.getEntries().forEach((each) => (total += each.value));
+  new PerformanceObserver(add).observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => done(total), 500);
+})"""
+
+
+@pytest.mark.parametrize("path", ["/", "/tables/lake/sales/people", "/tables/lake/sales/people?tab=connect"])
+def test_layout_does_not_shift_while_pages_load(tab: Page, server_address: str, path: str) -> None:
+    tab.goto(f"{server_address}{path}")
+    expect(tab.get_by_role("treeitem").first).to_be_visible()
+    assert tab.evaluate(SHIFTS) < 0.01
 
 
 def test_menu_opens_on_a_phone(tab: Page) -> None:
