@@ -83,7 +83,7 @@ def test_who_changed_a_table_is_seen_with_the_keyboard(tab: Page) -> None:
     expect(tab.get_by_role("region", name="Changed in the last 24 hours")).to_contain_text("ada")
     jump(tab, "lake.sales.people")
     jump(tab, "snapshots", "Snapshots")
-    newest = tab.get_by_role("main").get_by_role("listitem").first
+    newest = tab.locator(".timeline li").first
     expect(newest).to_contain_text("ada")
     expect(newest).to_contain_text("+1 rows")
 
