@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, StorageState, expect
 
 from browser.conftest import screenshot
@@ -17,7 +18,8 @@ def jump(tab: Page, text: str, option: str = "") -> None:
     tab.keyboard.press("Control+k")
     tab.keyboard.type(text, delay=10)
     expect(tab.get_by_role("option", selected=True)).to_contain_text(option or text)
-    tab.keyboard.press("Enter")
+    with tab.expect_navigation():
+        tab.keyboard.press("Enter")
 
 
 def press_on(tab: Page, role: Any, name: str) -> None:
@@ -28,7 +30,8 @@ def press_on(tab: Page, role: Any, name: str) -> None:
     for _ in range(60):
         tab.keyboard.press("Tab")
         if target.evaluate("each => each === document.activeElement"):
-            tab.keyboard.press("Enter")
+            with tab.expect_navigation():
+                tab.keyboard.press("Enter")
             return
     raise AssertionError(f"Tab does not lead to {name}")
 
@@ -44,6 +47,7 @@ def test_table_is_found_by_one_of_its_columns_with_the_keyboard(tab: Page) -> No
 
 
 def test_tree_is_opened_with_the_keyboard_and_stays_open(tab: Page) -> None:
+    expect(tab.get_by_role("treeitem", name="lake", exact=True)).to_be_visible()
     tab.keyboard.press("/")
     tab.keyboard.press("ArrowDown")
     for name in ("lake", "sales"):
@@ -51,6 +55,7 @@ def test_tree_is_opened_with_the_keyboard_and_stays_open(tab: Page) -> None:
         expect(item).to_be_focused()
         tab.keyboard.press("ArrowRight")
         expect(item).to_have_attribute("aria-expanded", "true")
+        expect(tab.get_by_role("treeitem", name="sales" if name == "lake" else "people", exact=True)).to_be_visible()
         if name == "lake":
             tab.keyboard.press("s")
     tab.keyboard.press("p")
@@ -78,7 +83,7 @@ def test_who_changed_a_table_is_seen_with_the_keyboard(tab: Page) -> None:
     expect(tab.get_by_role("region", name="Changed in the last 24 hours")).to_contain_text("ada")
     jump(tab, "lake.sales.people")
     jump(tab, "snapshots", "Snapshots")
-    newest = tab.get_by_role("main").get_by_role("listitem").first
+    newest = tab.locator(".timeline li").first
     expect(newest).to_contain_text("ada")
     expect(newest).to_contain_text("+1 rows")
 
@@ -100,8 +105,8 @@ def test_time_travel_and_comparison_with_the_keyboard(tab: Page) -> None:
 
 def test_rows_are_filtered_sorted_and_opened(tab: Page, server_address: str) -> None:
     tab.goto(f"{server_address}/tables/lake/sales/people?tab=rows")
-    tab.get_by_label("Column").select_option("name")
-    tab.get_by_label("Value").fill("late")
+    tab.get_by_label("Column", exact=True).select_option("name")
+    tab.get_by_label("Value", exact=True).fill("late")
     tab.get_by_role("button", name="Filter").click()
     expect(tab.locator("tbody tr")).to_have_count(1)
     tab.get_by_role("link", name="Remove the filter of name").click()
@@ -127,6 +132,21 @@ def test_lineage_is_followed(tab: Page, server_address: str) -> None:
     expect(tab.locator(".network .line.lit")).to_have_count(1)
     tab.locator("a[data-node='lake.sales.names']").press("Enter")
     expect(tab.get_by_role("heading", level=1)).to_have_text("names")
+
+
+SHIFTS = """() => new Promise((done) => {
+  let total = 0;
+  const add = (list) => list.getEntries().forEach((each) => (total += each.value));
+  new PerformanceObserver(add).observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => done(total), 500);
+})"""
+
+
+@pytest.mark.parametrize("path", ["/", "/tables/lake/sales/people", "/tables/lake/sales/people?tab=connect"])
+def test_layout_does_not_shift_while_pages_load(tab: Page, server_address: str, path: str) -> None:
+    tab.goto(f"{server_address}{path}")
+    expect(tab.get_by_role("treeitem").first).to_be_visible()
+    assert tab.evaluate(SHIFTS) < 0.01
 
 
 def test_menu_opens_on_a_phone(tab: Page) -> None:
@@ -199,7 +219,7 @@ def test_planted_scripts_do_not_run(tab: Page, server_address: str) -> None:
         tab.goto(f"{server_address}{path}")
     tab.goto(f"{server_address}/catalogs/lake/sales")
     tab.get_by_role("link", name="alert(1)").click()
-    for name in ("Rows", "Snapshots", "Files", "Access", "Connect"):
+    for name in ("Rows", "Snapshots", "Lineage", "Access", "Files", "Connect"):
         tab.get_by_role("navigation", name="Parts of the table").get_by_role("link", name=name).click()
 
 
