@@ -152,6 +152,14 @@ class Session:
             hint = suggestion(missing, known)
             raise NotFound("; ".join(filter(None, [f"table {missing} does not exist", hint]))) from error
 
+    def exists(self, name: LakeName) -> bool:
+        """Whether a catalog has a table or a view with this name."""
+        try:
+            self.client(name.catalog).table((name.schema, name.table))
+        except NotFound:
+            return False
+        return True
+
     def errors(self) -> AbstractContextManager[None]:
         """Convert errors of DuckDB; an error of a scan is raised as it was."""
         return self.engine.errors()
@@ -200,11 +208,8 @@ class Session:
             return True
         if self.schema is None:
             return False
-        try:  # a CTE of the same name hides the table; then the view is created in vain
-            self.client(self.catalog).table((self.schema, node.name))
-        except NotFound:
-            return False
-        return True
+        # a CTE of the same name hides the table; then the view is created in vain
+        return self.exists(LakeName(self.catalog, self.schema, node.name))
 
     def use(self, catalog: str, schema: str | None) -> None:
         """Make a catalog, or a schema of it, the place of names without them."""

@@ -16,6 +16,7 @@ from sqlglot import exp
 from skiway.airport.wire.duckdb_sql import duckdb_type, text_literal
 from skiway.client import Written
 from skiway.client.metastore.calls import segments
+from skiway.duckdb.called import merge
 from skiway.duckdb.definitions import define
 from skiway.duckdb.engine import Answer, Result, Statement, count_rows, quoted, split_statements
 from skiway.duckdb.rewriting import called, explained, parse
@@ -173,10 +174,8 @@ def _unsupported_message(statement: exp.Expr) -> str:
     match statement:
         case exp.Transaction() | exp.Commit() | exp.Rollback():
             return f"{word} is not supported: every statement commits on its own"
-        case exp.Merge():
-            return "MERGE is not supported: use UPDATE and INSERT"
     return (
-        f"{word} is not supported: use SELECT, INSERT, UPDATE, DELETE, TRUNCATE, CREATE, ALTER, DROP, DESCRIBE, SHOW, USE, "
+        f"{word} is not supported: use SELECT, INSERT, UPDATE, DELETE, MERGE, TRUNCATE, CREATE, ALTER, DROP, DESCRIBE, SHOW, USE, "
         "SET, EXPLAIN or COPY … TO"
     )
 
@@ -209,6 +208,8 @@ def _call(session: Session, given: Statement) -> Result | None:
 
 
 def _change_or_read(session: Session, given: Statement) -> Result:
+    if given.word == "MERGE":
+        return merge(session, given)
     statement = parse(given.text)
     match statement:
         case exp.Insert() | exp.Update() | exp.Delete() | exp.Drop() | exp.Alter() | exp.TruncateTable() | exp.Create():
@@ -224,7 +225,7 @@ def _change_or_read(session: Session, given: Statement) -> Result:
         case exp.TruncateTable():
             return _truncate(session, statement)
         case exp.Create() | exp.Drop() | exp.Alter():
-            return define(session, statement)
+            return define(session, statement, given.text)
         case exp.Copy() if statement.args.get("kind"):
             raise Unsupported("COPY … FROM is not supported: use INSERT INTO table SELECT * FROM 'file'")
         case exp.Copy():
