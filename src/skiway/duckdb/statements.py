@@ -362,8 +362,7 @@ def _insert(session: Session, statement: exp.Insert) -> Result:
 
 
 def _update(session: Session, statement: exp.Update) -> Result:
-    """UPDATE … SET … WHERE; DuckDB computes the new values."""
-    _reject_clause(statement, "from_", "UPDATE … FROM is not supported: use a subquery, SET x = (SELECT …)")
+    """UPDATE … SET … FROM … WHERE; DuckDB computes the new values."""
     node, returning = statement.this, bool(statement.args.get("returning"))
     client, name = session.target(node)
     session.refresh(client)
@@ -371,7 +370,7 @@ def _update(session: Session, statement: exp.Update) -> Result:
     values = {_assigned_column(each): each.expression for each in statement.expressions}
     if returning:  # the server returns only the columns that were sent
         known = {column.lower() for column in values}
-        values |= {column: exp.column(column, quoted=True) for column in table.columns if column.lower() not in known}
+        values |= {column: _column(node, column) for column in table.columns if column.lower() not in known}
     query = _rows_query(statement, list(values.values()))
     wanted = [*_fields(table, list(values)), pa.field(ROWID, pa.int64())]
     with client.transaction(release=True), session.row_ids(name):
@@ -383,9 +382,9 @@ def _update(session: Session, statement: exp.Update) -> Result:
 
 
 def _delete(session: Session, statement: exp.Delete) -> Result:
-    """DELETE FROM … WHERE."""
-    _reject_clause(statement, "using", "DELETE … USING is not supported: use a subquery, WHERE id IN (SELECT …)")
-    _reject_clause(statement, "tables", "DELETE needs exactly one table: DELETE FROM catalog.schema.table")
+    """DELETE FROM … USING … WHERE."""
+    if statement.args.get("tables"):
+        raise Unsupported("DELETE needs exactly one table: DELETE FROM catalog.schema.table")
     node, returning = statement.this, bool(statement.args.get("returning"))
     client, name = session.target(node)
     with client.transaction(release=True), session.row_ids(name):
@@ -411,7 +410,14 @@ def _fields(table: Table, columns: Sequence[str]) -> list[pa.Field]:
 
 def _rows_query(statement: exp.Update | exp.Delete, values: Sequence[exp.Expr]) -> exp.Select:
     """Return the query for the rows that a statement changes: their new values and their ids."""
-    query = exp.select(*values, exp.column(ROWID)).from_(statement.this.copy())
+    row_id = _column(statement.this, ROWID)
+    query = exp.select(*values, row_id).from_(statement.this.copy())
+    source = statement.args.get("from_")
+    for other in [source.this] if source else statement.args.get("using") or []:
+        query = query.join(other.copy(), join_type="cross")
+    if query.args.get("joins"):  # a row changes once, however many rows it is joined with
+        first = exp.Window(this=exp.RowNumber(), partition_by=[row_id.copy()])
+        query.set("qualify", exp.Qualify(this=first.eq(1)))
     if statement.args.get("where"):
         query = query.where(statement.args["where"].this.copy())
     if statement.args.get("with_"):
@@ -419,15 +425,15 @@ def _rows_query(statement: exp.Update | exp.Delete, values: Sequence[exp.Expr]) 
     return query
 
 
+def _column(node: exp.Table, name: str) -> exp.Column:
+    """Return a column of the table that a statement changes."""
+    return exp.column(name, table=exp.to_identifier(node.alias_or_name, quoted=True), quoted=True)
+
+
 def _assigned_column(each: exp.Expr) -> str:
     if not isinstance(each, exp.EQ) or not isinstance(each.this, exp.Column):
         raise Unsupported(f"SET {each.sql('duckdb')} is not supported: write column = value")
     return str(each.this.name)
-
-
-def _reject_clause(statement: exp.Expr, clause: str, message: str) -> None:
-    if statement.args.get(clause):
-        raise Unsupported(message)
 
 
 def _result(session: Session, word: str, written: Written, statement: exp.Expr, node: exp.Table) -> Result:
