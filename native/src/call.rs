@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use hyper::body::{Body, Frame, SizeHint};
@@ -27,6 +27,10 @@ use crate::server::State;
 const COPIED: usize = 32 * 1024;
 /// How many bytes of a response may wait for the client to read them, before the sender waits.
 const READ_AHEAD: usize = 1024 * 1024;
+/// The beginning of a response waits this long for its end, so that a short response is one write with its status.
+const HOLD: Duration = Duration::from_millis(2);
+/// A longer response begins at once.
+const HELD: usize = 16 * 1024;
 
 pub const CANCELLED: u32 = 1;
 pub const DEADLINE_EXCEEDED: u32 = 4;
@@ -57,6 +61,8 @@ struct Inner {
     trailers: Option<HeaderMap>,
     /// The response has begun: the headers were given to hyper.
     has_begun: bool,
+    /// The response waits for its end.
+    is_held: bool,
     /// Nobody reads the response any more, or it is complete.
     is_over: bool,
     waker: Option<Waker>,
@@ -72,8 +78,10 @@ impl Inner {
 }
 
 impl Shared {
-    pub fn new(deadline: Option<Instant>) -> Shared {
-        Shared { inner: Mutex::default(), room: Condvar::new(), over: Notify::new(), deadline }
+    /// A response `is_held` for a moment if its client has sent all it will: nothing depends on how soon it begins.
+    pub fn new(deadline: Option<Instant>, is_held: bool) -> Shared {
+        let inner = Inner { is_held, ..Inner::default() };
+        Shared { inner: Mutex::new(inner), room: Condvar::new(), over: Notify::new(), deadline }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -117,7 +125,8 @@ impl Shared {
 
     fn poll_begin(&self, context: &mut Context<'_>) -> Poll<HeaderMap> {
         let mut inner = self.lock();
-        if inner.queue.is_empty() && inner.trailers.is_none() && inner.initial.is_none() {
+        let is_empty = inner.queue.is_empty() && inner.initial.is_none();
+        if inner.trailers.is_none() && (is_empty || inner.is_held) {
             inner.waker = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -135,6 +144,10 @@ impl Shared {
 
     /// The headers of the response, once there is something to send; by the deadline at the latest.
     pub async fn begin(&self) -> HeaderMap {
+        if let Ok(headers) = tokio::time::timeout(HOLD, std::future::poll_fn(|context| self.poll_begin(context))).await {
+            return headers;
+        }
+        self.lock().is_held = false;
         let begun = std::future::poll_fn(|context| self.poll_begin(context));
         let Some(deadline) = self.deadline else { return begun.await };
         match tokio::time::timeout_at(deadline.into(), begun).await {
@@ -423,7 +436,10 @@ impl Call {
         inner.queued += prefix.len() + rest.as_ref().map_or(0, Bytes::len);
         inner.queue.push_back(prefix);
         inner.queue.extend(rest);
-        inner.wake();
+        inner.is_held &= inner.queued <= HELD;
+        if !inner.is_held {
+            inner.wake();
+        }
         if inner.queued <= READ_AHEAD {
             return Ok(true);
         }

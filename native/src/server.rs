@@ -159,7 +159,7 @@ async fn serve(state: Arc<State>, peer: Peer, request: Request<Incoming>) -> hyp
         },
     };
     let mut reader = Reader::new(body, state.limits.message_bytes);
-    let shared = Arc::new(Shared::new(deadline));
+    let shared = Arc::new(Shared::new(deadline, method.is_single));
     let guard = state.entered(&shared);
     if method.is_single {
         let first = std::future::poll_fn(|context| reader.poll_first(context, AWAITED));

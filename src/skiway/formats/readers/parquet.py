@@ -61,7 +61,7 @@ def checked_file(files: Files, path: str, *, version: str | None = None) -> Iter
 
     The footer of a remote file is kept if the caller knows the `version` of the file, which changes with its content.
     """
-    with files.translated(path), (_open_local if _is_local(path) else _open_remote)(files, path, version) as opened:
+    with files.translated(path), (_open_local if is_local(path) else _open_remote)(files, path, version) as opened:
         opened.pages.set_footer(opened.footer.metadata)
         yield opened
 
@@ -110,7 +110,8 @@ def _checks_of(version: Hashable | None, files: Files) -> Once:
     return always if version is None else once
 
 
-def _is_local(path: str) -> bool:
+def is_local(path: str) -> bool:
+    """Whether a file is on a disk of this machine."""
     return location(path).scheme == "file"
 
 
@@ -158,7 +159,7 @@ def matching_part(scan: Scan, path: str) -> MatchingPart | None:
 
     A scan skips the same row groups. This tells in advance how many there are, so that no part of a scan is without any.
     """
-    if not _is_local(path):
+    if not is_local(path):
         return None  # the footer would take a request, which the parts of the scan send at the same time
     with scan.files.translated(path), scan.files.open(path) as file:
         footer = read_footer(file, path, scan.files)
