@@ -613,9 +613,12 @@ def frames_of(data: bytes) -> list[tuple[int, bool]]:
 
 
 def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(native.VARIABLE, raising=False)
     monkeypatch.setattr(native, "find_spec", lambda _: None)
     assert chosen("auto") == chosen("grpcio") == "grpcio"
     with pytest.raises(Unsupported, match="make native"):
         chosen("native")
     monkeypatch.setattr(native, "find_spec", lambda _: object())
     assert chosen("auto") == chosen("native") == "native"
+    monkeypatch.setenv(native.VARIABLE, "grpcio")
+    assert (chosen("auto"), chosen("native")) == ("grpcio", "native")

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 _BUFFER_BYTES: Final = 1 << 20  # to read ahead per column, instead of a whole row group
+_FEW_VALUES: Final = 100_000
+"""Of a row group: threads would cost more than they save."""
+
 _CHECK_BYTES: Final = 500  # that a check takes in the cache
 
 
@@ -199,7 +202,10 @@ class _GroupReader:
     def decoded(self, group: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Decode a row group in batches of `batch_rows`."""
         self._pages.check(group, self._rows.names)
-        yield from self._parquet.iter_batches(batch_rows, row_groups=[group], columns=self._rows.names)
+        values = self._parquet.metadata.row_group(group).num_rows * len(self._rows.names)
+        yield from self._parquet.iter_batches(
+            batch_rows, row_groups=[group], columns=self._rows.names, use_threads=values > _FEW_VALUES
+        )
 
     def rows(self, group: int, start: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read the requested rows of a row group whose first row is at position `start`; batches may be empty."""
@@ -263,7 +269,7 @@ def _taken(batch: pa.RecordBatch, places: Positions) -> pa.RecordBatch:
 
 def _filtered(scan: Scan) -> list[Leaf]:
     names = scan.filter.columns if scan.filter else frozenset()
-    return [leaf for leaf in leaves(scan.schema) if leaf.path[0] in names]
+    return [leaf for leaf in leaves(scan.schema) if leaf.path[0] in names] if names else []
 
 
 _BYTES_PER_COLUMN = 200  # of a shape in the cache
