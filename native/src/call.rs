@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ const COPIED: usize = 32 * 1024;
 const READ_AHEAD: usize = 1024 * 1024;
 /// The beginning of a response waits this long for its end, so that a short response is one write with its status.
 const HOLD: Duration = Duration::from_millis(2);
-/// A longer response begins at once.
-const HELD: usize = 16 * 1024;
+/// A response with more bytes begins at once.
+const SHORT: usize = 16 * 1024;
 
 pub const CANCELLED: u32 = 1;
 pub const DEADLINE_EXCEEDED: u32 = 4;
@@ -61,7 +61,9 @@ struct Inner {
     trailers: Option<HeaderMap>,
     /// The response has begun: the headers were given to hyper.
     has_begun: bool,
-    /// The response waits for its end.
+    /// The response may wait for its end: its client has sent all it will, so nothing depends on when it begins.
+    may_wait: bool,
+    /// It has begun to wait.
     is_held: bool,
     /// Nobody reads the response any more, or it is complete.
     is_over: bool,
@@ -70,6 +72,12 @@ struct Inner {
 }
 
 impl Inner {
+    /// Let the response begin, if it waits for its end.
+    fn begin_now(&mut self) {
+        (self.may_wait, self.is_held) = (false, false);
+        self.wake();
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -78,9 +86,8 @@ impl Inner {
 }
 
 impl Shared {
-    /// A response `is_held` for a moment if its client has sent all it will: nothing depends on how soon it begins.
-    pub fn new(deadline: Option<Instant>, is_held: bool) -> Shared {
-        let inner = Inner { is_held, ..Inner::default() };
+    pub fn new(deadline: Option<Instant>, may_wait: bool) -> Shared {
+        let inner = Inner { may_wait, ..Inner::default() };
         Shared { inner: Mutex::new(inner), room: Condvar::new(), over: Notify::new(), deadline }
     }
 
@@ -131,6 +138,7 @@ impl Shared {
             return Poll::Pending;
         }
         inner.has_begun = true;
+        inner.may_wait = false;
         let mut headers = inner.initial.take().unwrap_or_default();
         if inner.queue.is_empty() && headers.is_empty() {
             if let Some(trailers) = inner.trailers.take() {
@@ -144,10 +152,6 @@ impl Shared {
 
     /// The headers of the response, once there is something to send; by the deadline at the latest.
     pub async fn begin(&self) -> HeaderMap {
-        if let Ok(headers) = tokio::time::timeout(HOLD, std::future::poll_fn(|context| self.poll_begin(context))).await {
-            return headers;
-        }
-        self.lock().is_held = false;
         let begun = std::future::poll_fn(|context| self.poll_begin(context));
         let Some(deadline) = self.deadline else { return begun.await };
         match tokio::time::timeout_at(deadline.into(), begun).await {
@@ -157,6 +161,56 @@ impl Shared {
                 std::future::poll_fn(|context| self.poll_begin(context)).await
             }
         }
+    }
+}
+
+/// The responses that wait for their end. A thread lets them begin after a while.
+///
+/// A timer of each call would wake the threads that serve connections.
+#[derive(Default)]
+pub struct Held {
+    waiting: Mutex<(VecDeque<(Instant, Weak<Shared>)>, bool)>,
+    added: Condvar,
+}
+
+impl Held {
+    fn lock(&self) -> MutexGuard<'_, (VecDeque<(Instant, Weak<Shared>)>, bool)> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn add(&self, shared: &Arc<Shared>) {
+        let mut inner = self.lock();
+        if inner.0.is_empty() {
+            self.added.notify_one();
+        }
+        inner.0.push_back((Instant::now() + HOLD, Arc::downgrade(shared)));
+    }
+
+    /// Let responses begin until the server ends.
+    pub fn run(&self) {
+        let mut inner = self.lock();
+        while !inner.1 {
+            let left = inner.0.front().map(|(due, _)| due.saturating_duration_since(Instant::now()));
+            inner = match left {
+                None => self.added.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner()),
+                Some(Duration::ZERO) => {
+                    let due = inner.0.pop_front().and_then(|(_, shared)| shared.upgrade());
+                    drop(inner);
+                    if let Some(shared) = due {
+                        shared.lock().begin_now();
+                    }
+                    self.lock()
+                }
+                Some(left) => {
+                    self.added.wait_timeout(inner, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0
+                }
+            };
+        }
+    }
+
+    pub fn close(&self) {
+        self.lock().1 = true;
+        self.added.notify_all();
     }
 }
 
@@ -256,6 +310,7 @@ pub struct Call {
     pub peer: Peer,
     pub reader: Mutex<Option<Reader>>,
     pub runtime: Handle,
+    pub held: Arc<Held>,
 }
 
 impl Call {
@@ -436,10 +491,13 @@ impl Call {
         inner.queued += prefix.len() + rest.as_ref().map_or(0, Bytes::len);
         inner.queue.push_back(prefix);
         inner.queue.extend(rest);
-        inner.is_held &= inner.queued <= HELD;
-        if !inner.is_held {
-            inner.wake();
+        if inner.may_wait && inner.queued <= SHORT {
+            if !std::mem::replace(&mut inner.is_held, true) {
+                self.held.add(&self.shared);
+            }
+            return Ok(true);
         }
+        inner.begin_now();
         if inner.queued <= READ_AHEAD {
             return Ok(true);
         }

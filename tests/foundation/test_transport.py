@@ -569,15 +569,16 @@ def test_streams_that_are_reset_at_once_harm_nobody(name: str) -> None:
         assert ask(channel, "echo", b"x") == b"x"
 
 
-def test_headers_without_an_end_are_not_collected(name: str) -> None:
+def test_native_headers_without_an_end_are_not_collected(name: str) -> None:
+    if name == "grpcio":
+        return
     with serving(name) as (_, address, _server), grpc.insecure_channel(address, CHANNEL) as channel:
+        assert ask(channel, "echo", b"x") == b"x"
         before = memory_bytes()
-        field = b"\x00\x01x\x7f\x81\x7e" + b"y" * 16_000
-        answered(
-            int(address.rpartition(":")[2]),
-            OPEN + request(1).replace(b"\x01\x04", b"\x01\x00", 1) + frame(9, 0, 1, field[:16_000]) * 4000,
-        )
-        assert memory_bytes() - before < 40 * MIB
+        field = b"\0\1x\x7f\xc1\x3d" + b"y" * 8000
+        first = request(1).replace(b"\1\4", b"\1\0", 1)  # without the flag that ends the headers
+        answered(int(address.rpartition(":")[2]), OPEN + first + frame(9, 0, 1, field) * 8000)
+        assert memory_bytes() - before < 20 * MIB
         assert ask(channel, "echo", b"x") == b"x"
 
 
