@@ -68,6 +68,8 @@ struct Inner {
     /// Nobody reads the response any more, or it is complete.
     is_over: bool,
     waker: Option<Waker>,
+    /// The sender waits for room: to notify nobody takes a call of the kernel, too.
+    waits: bool,
     callbacks: Vec<Py<PyAny>>,
 }
 
@@ -76,6 +78,13 @@ impl Inner {
     fn begin_now(&mut self) {
         (self.may_wait, self.is_held) = (false, false);
         self.wake();
+    }
+
+    /// Let the sender go on. It holds the lock when it begins to wait, so it misses nothing.
+    fn make_room(&mut self, room: &Condvar) {
+        if std::mem::take(&mut self.waits) {
+            room.notify_all();
+        }
     }
 
     fn wake(&mut self) {
@@ -103,8 +112,8 @@ impl Shared {
         }
         inner.trailers = Some(trailers);
         inner.wake();
+        inner.make_room(&self.room);
         drop(inner);
-        self.room.notify_all();
         self.over.notify_waiters();
         true
     }
@@ -118,9 +127,9 @@ impl Shared {
             inner.queue.clear();
             inner.queued = 0;
             inner.wake();
+            inner.make_room(&self.room);
         }
         drop(inner);
-        self.room.notify_all();
         self.over.notify_waiters();
         ends
     }
@@ -229,8 +238,8 @@ impl Drop for Guard {
         inner.queued = 0;
         inner.waker = None;
         let callbacks = std::mem::take(&mut inner.callbacks);
+        inner.make_room(&self.shared.room);
         drop(inner);
-        self.shared.room.notify_all();
         self.shared.over.notify_waiters();
         self.server.left(self.number, callbacks);
     }
@@ -276,7 +285,7 @@ impl Body for Response {
             let was_full = inner.queued > READ_AHEAD;
             inner.queued -= chunk.len();
             if was_full && inner.queued <= READ_AHEAD {
-                guard.shared.room.notify_all();
+                inner.make_room(&guard.shared.room);
             }
             return Poll::Ready(Some(Ok(Frame::data(chunk))));
         }
@@ -505,6 +514,7 @@ impl Call {
         Ok(py.detach(|| {
             let mut inner = self.shared.lock();
             while inner.queued > READ_AHEAD && !inner.is_over && inner.trailers.is_none() {
+                inner.waits = true;
                 inner = self.shared.room.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner());
             }
             !inner.is_over && inner.trailers.is_none()

@@ -250,7 +250,8 @@ mod tests {
             let (expected, broken) = parsed(&stream, 4000);
             let (mut frames, mut found, mut end, mut at) = (Frames::new(4000), Vec::new(), None, 0);
             while at < stream.len() && end.is_none() {
-                let step = (1 + random([1, 8, 3000, 9000][random(4)])).min(stream.len() - at);
+                let longest = [1, 8, 3000, 9000][random(4)];
+                let step = (1 + random(longest)).min(stream.len() - at);
                 frames.push(Bytes::copy_from_slice(&stream[at..at + step]));
                 at += step;
                 let has_message = frames.has_message();

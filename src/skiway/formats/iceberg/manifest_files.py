@@ -90,14 +90,14 @@ def known_manifests(snapshot: Snapshot | None, io: ReadingIO) -> list[ManifestFi
     """
     if snapshot is None:
         return []
-    return list(
-        io.files.cached(
-            "iceberg manifest list",
-            snapshot.manifest_list,
-            load=lambda: manifests(snapshot, io),
-            size_of=lambda found: _LISTED_BYTES * len(found),
-        )
-    )
+
+    def load() -> list[ManifestFile]:
+        return manifests(snapshot, io)
+
+    def size_of(found: list[ManifestFile]) -> int:
+        return _LISTED_BYTES * len(found)
+
+    return [*io.files.cached("iceberg manifest list", snapshot.manifest_list, load=load, size_of=size_of)]
 
 
 def has_live_files(manifest: ManifestFile) -> bool:
