@@ -86,7 +86,8 @@ def figures(count: int = TABLES, sessions: int = SESSIONS) -> Iterator[Measured]
         began = time.perf_counter()
         seeded(stores["kv.url"], stores["blob.url"], count)
         yield Figure(f"seeding {count:,} tables", "s", time.perf_counter() - began)
-        settings = [f"{name}={value}" for name, value in stores.items()]
+        shared = stores | {"secrets.file.directory": str(place / "secrets")}
+        settings = [f"{name}={value}" for name, value in shared.items()]
         servers = []
         for number in range(SERVERS):
             doors = stack.enter_context(skiway_serve(place / f"home_{number}", *settings))
