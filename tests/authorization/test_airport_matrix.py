@@ -222,7 +222,7 @@ SYSTEM_TABLES: Final = (
         "queries",
         "settings",
     ),
-    *("tokens", "audit", "usage", "lineage", "reports", "events", "plans"),
+    *("tokens", "audit", "usage", "lineage", "reports", "events", "plans", "query_history"),
 )
 
 

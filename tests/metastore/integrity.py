@@ -23,6 +23,7 @@ PLAIN = (
     "/places/",
     "/plans/",
     "/platform/sessions/",
+    "/query-history/",
     "/reports/",
     "/schedule/",
     "/secrets/",

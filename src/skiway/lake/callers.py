@@ -22,6 +22,7 @@ from skiway.airport.request import ServedCall
 from skiway.airport.server.call_handlers import code_of
 from skiway.errors import PermissionDenied
 from skiway.foundation.cache import Cache
+from skiway.lake.history import QueryLog
 from skiway.metastore import Realm
 from skiway.metastore.records.access import AccessDecision
 from skiway.metastore.records.policies import Restriction
@@ -29,6 +30,7 @@ from skiway.metastore.resources.views import BoundNames
 from skiway.model import v1
 from skiway.request_path import Access, Call, Kind, Observers, Operation, Pipeline, read_context
 from skiway.security import NOBODY, Principal
+from skiway.sql.measures import begin_measures
 
 T = TypeVar("T")
 
@@ -94,7 +96,8 @@ class Callers:
     It is the authenticator and the observer of the Airport server.
     """
 
-    def __init__(self, access: Access, observers: Observers | None = None) -> None:
+    def __init__(self, access: Access, observers: Observers | None = None, history: QueryLog | None = None) -> None:
+        self.history = history or QueryLog()
         self._pipeline = Pipeline(
             access,
             observers or Observers(),
@@ -124,10 +127,14 @@ class Callers:
         with self._pipeline.observe(call):
             _call.set(call)
             running = RunningCall(served, call, datetime.now(UTC))
+            measures, failure = begin_measures(), None
             with self._lock:
                 self._running[id(running)] = running
             try:
                 yield
+            except BaseException as error:
+                failure = error
+                raise
             finally:
                 with self._lock:
                     del self._running[id(running)]
@@ -136,6 +143,9 @@ class Callers:
                 self._pipeline.count_transfer(
                     call, rows=(served.rows_in, served.rows_out), sizes=(served.bytes_in, served.bytes_out)
                 )
+                if call.principal is not None and call.principal.account_id:
+                    realm = self._pipeline.access.realm_of(call.principal)
+                    self.history.add(realm, served, call, measures, running.began, failure)
 
     def authenticate(self, token: str | None) -> str:  # noqa: ARG002 - every header counts, not only the token
         """The subject of the caller; raises `Unauthorized`."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cachetools import LRUCache
 
+from skiway import __version__
 from skiway.client import AirportClient, Metastore
 
 if TYPE_CHECKING:
@@ -25,14 +26,17 @@ TIMEOUT_S: Final = 60.0
 
 
 class OpenClients:
-    """Opens clients of the server at a location, and keeps them for the next call of the same caller."""
+    """Opens clients of the server at a location, and keeps them for the next call of the same caller.
 
-    def __init__(self, location: str) -> None:
+    `engine` tells the server what calls, for the audit log, the events and the history of queries.
+    """
+
+    def __init__(self, location: str, engine: str = "") -> None:
         self._metastores = _Opened[str, Metastore](
-            lambda token: Metastore(location, token=token or None, timeout_s=TIMEOUT_S)
+            lambda token: _named(Metastore(location, token=token or None, timeout_s=TIMEOUT_S), engine)
         )
         self._catalogs = _Opened[tuple[str, str], AirportClient](
-            lambda named: AirportClient(location, named[1], token=named[0] or None, timeout_s=TIMEOUT_S)
+            lambda named: AirportClient(location, named[1], token=named[0] or None, timeout_s=TIMEOUT_S, engine=engine)
         )
         self._versions: WeakKeyDictionary[AirportClient, int] = WeakKeyDictionary()
 
@@ -48,6 +52,10 @@ class OpenClients:
             client.reload()
             self._versions[client] = now
         return client
+
+
+def _named(lake: Metastore, engine: str) -> Metastore:
+    return lake.with_engine(engine, __version__) if engine else lake
 
 
 class _Closes(Protocol):

@@ -15,7 +15,7 @@ import pyarrow as pa
 from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
-from skiway.lake.system import administration
+from skiway.lake.system import administration, history
 from skiway.lake.system import tables as contents
 from skiway.lake.system.effects import EffectFunction, create_view, drop_view
 from skiway.lake.system.functions import ExplainFunction, HistogramFunction, QueryFunction
@@ -243,6 +243,7 @@ _ALL: Final = (
     contents.quality,
     jobs,
     administration.queries,
+    history.query_history,
     administration.settings,
     administration.tokens,
     administration.audit,
