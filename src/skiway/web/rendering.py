@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from skiway.presentation.results import json_values
 from skiway.presentation.tables import format_size
-from skiway.web import charts
+from skiway.web import charts, distributions
 from skiway.web.navigation import GROUPS
 
 MAX_CELL: Final = 200
@@ -64,7 +64,7 @@ def _environment() -> Environment:
     made.filters.update(
         size=_size, count=_count, when=_when, age=_age, cell=_cell, percent=_percent, pairs=_pairs, ends=_ends
     )
-    made.globals.update(charts=charts, path_to=path_to, containers=containers, groups=GROUPS, icon=icon)
+    made.globals.update(charts=charts, distributions=distributions, path_to=path_to, containers=containers, groups=GROUPS, icon=icon)
     return made
 
 

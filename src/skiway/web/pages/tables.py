@@ -23,6 +23,7 @@ from skiway.presentation.tables import (
     column_profiles,
     health_data,
     nested_fields,
+    nested_types,
     numeric_position,
     picked,
     profile_facts,
@@ -125,16 +126,16 @@ def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     profiles, reason = optional(lambda: {each.name: each for each in column_profiles(visit.lake, record, visit.at)})
     before, _ = optional(lambda: _profiles_before(visit, found, record)) if profiles else ({}, "")
     tags, _ = optional(lambda: visit.lake.policies.tags(found))
-    comments = column_comments(found)
+    comments, nested = column_comments(found), nested_types(found.schema_json)
 
-    def shown(name: str, type_text: str, *, required: bool = False, nested: bool = False) -> dict[str, Any]:
+    def shown(name: str, type_text: str, *, required: bool = False, is_nested: bool = False) -> dict[str, Any]:
         return {
             "name": name,
             "type": type_text,
             "required": required,
-            "nested": nested,
-            "comment": "" if nested else comments.get(name, ""),
-            "tags": [] if nested else list((tags or {}).get(name, ())),
+            "nested": is_nested,
+            "comment": "" if is_nested else comments.get(name, ""),
+            "tags": [] if is_nested else list((tags or {}).get(name, ())),
             "profile": profile_facts((profiles or {}).get(name), (before or {}).get(name)),
         }
 
@@ -144,13 +145,40 @@ def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
         for each in (
             shown(column.name, column.type, required=column.required),
             *(
-                shown(field.name, field.type, nested=True)
+                shown(field.name, nested.get(field.name, field.type), is_nested=True)
                 for field in nested_fields(record, profiles or {}, column.name)
             ),
         )
     ]
     sample, _ = optional(lambda: found.stats.properties.get("files.sample"))
-    return {"columns": columns, "reason": reason, "sample_files": int(sample) if sample else None}
+    wanted = next((each for each in columns if each["name"] == visit.query.get("column")), None)
+    return {
+        "columns": columns,
+        "reason": reason,
+        "sample_files": int(sample) if sample else None,
+        "scale": "log" if visit.query.get("scale") == "log" else "",
+        "detail": wanted and {**wanted, **_detail(visit, found, (profiles or {}).get(wanted["name"]))},
+    }
+
+
+QUANTILES: Final = {"0.25": "25 %", "0.5": "median", "0.75": "75 %"}
+
+
+def _detail(visit: Visit, found: Table, profile: ColumnProfile | None) -> dict[str, Any]:
+    """What the page shows of one column besides its profile: quantiles, and how it changed over snapshots."""
+    if profile is None:
+        return {"quantiles": {}, "marks": {}, "history": []}
+    quantiles = {QUANTILES[share]: value for share, value in profile.quantiles.items() if share in QUANTILES}
+    places = {share: numeric_position(value) for share, value in quantiles.items()}
+    known, _ = optional(lambda: list(islice(visit.lake.statistics.history(found), MAX_PROFILES)))
+    history = [
+        _in_snapshot(snapshot, ColumnProfile.of(each, profile.type))
+        for snapshot in reversed(known or ())
+        for each in snapshot.columns
+        if each.column_name == profile.name
+    ]
+    marks = {share: place for share, place in places.items() if place is not None and share == "median"}
+    return {"quantiles": quantiles, "marks": marks, "history": history}
 
 
 def _profiles_before(visit: Visit, found: Table, record: TableRecord) -> dict[str, ColumnProfile]:
@@ -333,7 +361,7 @@ def _statistics(visit: Visit, found: Table, record: TableRecord) -> dict[str, An
     columns: dict[str, list[dict[str, Any]]] = {}
     for snapshot in reversed(known or ()):
         for each in snapshot.columns:
-            profile = ColumnProfile.of(each, each.logical_type.lower())
+            profile = ColumnProfile.of(each, each.logical_type)
             columns.setdefault(each.column_name, []).append(_in_snapshot(snapshot, profile))
     order = [each.name for each in record.columns]
     names = sorted(
