@@ -259,6 +259,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         lambda visitor: opened.metastore(visitor.token),
         lambda visitor, catalog: opened.airport(visitor.token, catalog),
         lambda: location,
+        lambda visitor, catalog, query_id: opened.for_query(visitor.token, catalog, query_id),
     )
     yield Site(worlds, clients, location, ids)
     server.stop(0).wait()

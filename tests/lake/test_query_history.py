@@ -16,7 +16,8 @@ from lake.policed_lake import CANARY, PolicedLake, policed_lake
 from skiway.client import AirportClient
 from skiway.client.airport.predicates import col
 from skiway.errors import InvalidArgument
-from skiway.lake.history import MAX_PENDING, PAGES, QueryLog
+from skiway.foundation.doors import PAGES
+from skiway.lake.history import MAX_PENDING, QueryLog
 from skiway.metastore import Realm
 from skiway.metastore.queries.history import (
     MAX_BYTES,

@@ -20,7 +20,7 @@ from skiway.airport.request import ServedCall
 from skiway.airport.wire.duckdb_sql import identifier
 from skiway.errors import SkiwayError
 from skiway.flightsql import READING
-from skiway.foundation.doors import disclosed, outcome_of
+from skiway.foundation.doors import PAGES, disclosed, outcome_of
 from skiway.metastore import Realm
 from skiway.metastore.queries.history import FinishedQuery, TableRead, add_finished, trim_finished
 from skiway.request_path import Call
@@ -38,9 +38,6 @@ IDLE_S: Final = 2.0
 
 TRIM_EVERY: Final = 100
 """After how many stored queries of an account the oldest ones are deleted."""
-
-PAGES: Final = "explorer-pages"
-"""The engine that the explorer names for calls that it makes itself, to show a page."""
 
 _WRITES: Final = ("insert", "update", "delete")
 _OF_THE_SERVER: Final = ("skiway", "information_schema")

@@ -34,6 +34,7 @@ class OpenClients:
     """
 
     def __init__(self, location: str, engine: str = "") -> None:
+        self._location, self._engine = location, engine
         self._metastores = _Opened[str, Metastore](
             lambda token: _named(Metastore(location, token=token or None, timeout_s=TIMEOUT_S), engine)
         )
@@ -45,6 +46,14 @@ class OpenClients:
     def metastore(self, token: str) -> Metastore:
         """The metastore, as the caller with the token may see it. Without authentication, the token is empty."""
         return self._metastores.of(token)
+
+    def for_query(self, token: str, catalog: str, query_id: str) -> AirportClient:
+        """A new client of a catalog, whose calls have this id in the history. `close` it; `cancel` ends its query."""
+        engine = self._engine.removesuffix("-pages")
+        ids = lambda: query_id  # noqa: E731
+        return AirportClient(
+            self._location, catalog, token=token or None, timeout_s=None, brief=True, ids=ids, engine=engine
+        )
 
     def airport(self, token: str, catalog: str) -> AirportClient:
         """A catalog as it is now: clients keep what they know about tables."""
@@ -229,12 +238,12 @@ def shown_rows(rows: pa.Table) -> dict[str, Any]:
     """
     values = [column.to_pylist() for column in with_texts(rows, TEXTS, floats=True).columns]
     return {
-        "columns": [{"name": field.name, "type": _shown_type(field)} for field in rows.schema],
+        "columns": [{"name": field.name, "type": shown_type(field)} for field in rows.schema],
         "rows": [list(row) for row in zip(*values, strict=True)],
     }
 
 
-def _shown_type(field: pa.Field) -> str:
+def shown_type(field: pa.Field) -> str:
     """The type of a column in DuckDB's words, or in Arrow's if DuckDB has none."""
     if pa.types.is_decimal256(field.type):
         return "HUGEINT"  # which `with_whole_numbers` has converted

@@ -30,8 +30,12 @@ class Clients:
 
     metastore: Callable[[Visitor], Metastore]
     airport: Callable[[Visitor, str], AirportClient]
-    location: Callable[[], str] = lambda: ""
+    location: Callable[[], str]
     """Where DuckDB finds the server, such as `grpc://lake.example.com:50051`."""
+    editor: Callable[[Visitor, str, str], AirportClient]
+    """A new client of a catalog for one query, whose id it sends: the query has that id in the history."""
+    running: dict[tuple[str, str], AirportClient] = field(default_factory=dict)
+    """The clients of queries that run, by session and query."""
 
 
 @dataclass(frozen=True, slots=True)

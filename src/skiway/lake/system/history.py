@@ -33,8 +33,9 @@ def query_history(scan: SystemScan) -> Iterator[Row]:
     callers.history.flush(now=True)
     own, sees_all = callers.authenticated.subject, scan.realm.administers
     is_visible = cache(lambda table_id: _is_visible(scan, table_id))
+    wanted = scan.wanted("query_id")
     for query in finished(callers.own_realm()):
-        if not (sees_all or query.caller == own):
+        if not (sees_all or query.caller == own) or wanted not in (None, query.query_id):
             continue
         is_open = all(each.reader != POLICIES and is_visible(each.table_id) for each in query.reads)
         yield _row(
@@ -42,6 +43,8 @@ def query_history(scan: SystemScan) -> Iterator[Row]:
             is_open=is_open,
             shows_text=query.caller == own or all(is_visible(each.table_id) for each in query.reads),
         )
+        if wanted is not None and query.caller == own:
+            return
 
 
 def _is_visible(scan: SystemScan, table_id: str) -> bool:

@@ -97,7 +97,7 @@ class SystemTable(Table, CountsRows):
         realm = self._context.callers.realm()
         visible = list(self._visible(options))
         name = self._catalog.display_name
-        return self._definition(SystemScan(realm, self._context, name, visible, options.columns))
+        return self._definition(SystemScan(realm, self._context, name, visible, options.columns, options.filter))
 
     def counted_rows(self) -> int | None:
         """How many tables there are, of the table that has one row for each; None if they have to be read."""

@@ -50,5 +50,7 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     **{("GET", resource.plural): partial(operations.plain, resource=resource) for resource in PLAIN},
     ("GET", "sql"): editor.editor,
     ("GET", "results"): editor.download,
+    ("GET", "run"): editor.run,
+    ("GET", "complete"): editor.complete,
 }
 """The page of each kind, which is the first part of the path. Pages with the method POST change something."""
