@@ -43,6 +43,7 @@ def recent_queries(
     *,
     text: str = "",
     caller: str = "",
+    kind: str = "",
     since: datetime | None = None,
     slower_than_ms: float = 0,
     limit: int = 100,
@@ -50,8 +51,9 @@ def recent_queries(
     """The queries that a caller may see, the newest first; with these words in the SQL, a table or the error."""
     rows = lake.scan(("skiway", "query_history"), columns=COLUMNS).read_all()
     kept = pc.greater_equal(rows["duration_ms"], slower_than_ms)
-    if caller:
-        kept = pc.and_(kept, pc.equal(rows["caller"], caller))
+    for name, value in (("caller", caller), ("kind", kind)):
+        if value:
+            kept = pc.and_(kept, pc.equal(rows[name], value))
     if since is not None:
         kept = pc.and_(kept, pc.greater_equal(rows["started_at"], pa.scalar(since, rows["started_at"].type)))
     found = (row for batch in rows.filter(kept).to_batches(max_chunksize=500) for row in batch.to_pylist())

@@ -2,7 +2,8 @@
 
 overview     what the lake contains, what changed and what fails: the home page, catalogs, views, search, health
 tables       a table: columns, rows, snapshots, files, health and maintenance, access, snippets
-operations   connectors, pipelines, jobs, queries, events, webhooks; accounts, tokens, access, the audit log, settings
+activity     who changed what, and the history of queries
+operations   connectors, pipelines, jobs, queries, webhooks; accounts, tokens, access, the audit log, settings
 editor       SQL that runs on the server
 tree         what is in a catalog or namespace, for the tree on the left side
 """
@@ -14,7 +15,7 @@ from typing import Final, TypeAlias
 from starlette.responses import Response
 
 from skiway.foundation.resources import PLAIN
-from skiway.web.pages import editor, operations, overview, tables, tree
+from skiway.web.pages import activity, editor, operations, overview, tables, tree
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -37,7 +38,7 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("POST", "jobs"): operations.cancel_job,
     ("GET", "queries"): operations.queries,
     ("POST", "queries"): operations.end_query,
-    ("GET", "events"): operations.events,
+    ("GET", "events"): activity.events,
     ("GET", "webhooks"): operations.webhooks,
     ("POST", "webhooks"): operations.change_webhook,
     ("GET", "settings"): operations.settings,
@@ -51,6 +52,7 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "sql"): editor.editor,
     ("GET", "results"): editor.download,
     ("GET", "run"): editor.run,
+    ("GET", "history"): activity.history,
     ("GET", "complete"): editor.complete,
 }
 """The page of each kind, which is the first part of the path. Pages with the method POST change something."""

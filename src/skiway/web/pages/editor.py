@@ -44,14 +44,16 @@ def editor(visit: Visit) -> Page:
     sql = visit.query.get("sql", "")
     catalog = visit.query.get("catalog") or next(iter(catalogs), "")
     data: dict[str, Any] = {"sql": sql, "catalog": catalog, "catalogs": catalogs, "result": None, "error": ""}
-    data |= {"chart": visit.query.get("chart", ""), "limit": MAX_ROWS, "run": "", "place": None}
+    data |= {"chart": visit.query.get("chart", ""), "run": "", "place": None, "values": None}
+    began = time.perf_counter()
     if sql.strip():
         run = data["run"] = uuid.uuid4().hex
         try:
             with visit.clients.editor(visit.visitor, catalog, run) as lake:
                 found = first_rows(lake, sql, MAX_SHOWN + 1)
-            shown = found[:MAX_SHOWN]
-            data["result"] = {**shown_rows(shown), "is_cut": found.num_rows > MAX_SHOWN, "limit": MAX_SHOWN}
+            shown, is_cut = found[:MAX_SHOWN], found.num_rows > MAX_SHOWN
+            data["result"] = {**shown_rows(shown), "is_cut": is_cut, "limit": MAX_SHOWN}
+            data["values"] = None if is_cut else _result(visit, catalog, shown, began, run)
         except Unauthorized:
             raise
         except SkiwayError as error:
@@ -85,17 +87,16 @@ def run(visit: Visit) -> Response:
         return _json({"error": error.message, "place": place_of(sql, error.message)}, 400)
     finally:
         running.pop(key, None)
-    facts, _ = optional(lambda: query_called(visit.airport(catalog), number))
-    return _json(
-        _values(found[:MAX_ROWS])
-        | {
-            "is_cut": found.num_rows > MAX_ROWS,
-            "limit": MAX_ROWS,
-            "ms": (time.perf_counter() - began) * 1000,
-            "run": number if facts else "",
-            **{name: (facts or {}).get(name) for name in ("bytes_read", "files_read", "files_pruned")},
-        }
-    )
+    return _json(_result(visit, catalog, found, began, number))
+
+
+def _result(visit: Visit, catalog: str, found: pa.Table, began: float, run_id: str) -> dict[str, Any]:
+    """The first rows of a result, and what it took."""
+    ms = (time.perf_counter() - began) * 1000
+    facts, _ = optional(lambda: query_called(visit.airport(catalog), run_id))
+    known = {name: (facts or {}).get(name) for name in ("bytes_read", "files_read", "files_pruned")}
+    is_cut = found.num_rows > MAX_ROWS
+    return {**_values(found[:MAX_ROWS]), "is_cut": is_cut, "ms": ms, "run": run_id if facts else "", **known}
 
 
 def _values(found: pa.Table) -> dict[str, Any]:

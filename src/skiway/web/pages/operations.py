@@ -15,7 +15,6 @@ from skiway.client.metastore import Connector, Job, Pipeline, PlannedTable, Quer
 from skiway.errors import InvalidArgument, SkiwayError
 from skiway.foundation.resources import Resource
 from skiway.presentation.tables import picked
-from skiway.web.pages.overview import events_data
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, Visit, system_rows
 
@@ -73,12 +72,6 @@ def end_query(visit: Visit) -> Redirect:
     """End a query, which releases its leases."""
     visit.lake.queries.get(visit.name("query")).end(commit=False)
     return Redirect(path_to("queries"))
-
-
-def events(visit: Visit) -> Page:
-    """The newest events of the feed."""
-    newest, _ = visit.lake.events.newest(MAX_ROWS)
-    return Page("events.html", "Events", {"events": events_data(visit, reversed(newest))})
 
 
 def settings(visit: Visit) -> Page:

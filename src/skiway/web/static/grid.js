@@ -29,6 +29,7 @@ export function grid({ columns, rows }) {
   const all = element("div", { role: "presentation" }, seen);
   const box = element("div", { class: "cells", role: "table", tabindex: 0, "aria-label": "Result", "aria-rowcount": rows + 1, "aria-colcount": columns.length + 1 }, element("div", { role: "rowgroup", class: "heading" }, head), all);
   all.style.height = `${rows * HEIGHT}px`;
+  box.style.maxHeight = `${(rows + 2) * HEIGHT + 8}px`;
   let first = -1;
 
   function draw(isForced) {

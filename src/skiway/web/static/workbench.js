@@ -205,10 +205,12 @@ $("share").addEventListener("click", async () => {
 
 drawTabs();
 if (given.has_run) {
-  run().then(() => {
+  if (given.values) current.result = { ...given.values, sql: current.sql, catalog: form.elements.catalog.value };
+  else await run();
+  if (current.result?.columns) {
     try {
-      const chart = given.chart && JSON.parse(given.chart);
-      if (chart && current.result?.columns) { current.result.chart = chart; show(current.result, "Chart"); }
+      current.result.chart = given.chart ? JSON.parse(given.chart) : undefined;
     } catch { /* the link was changed by hand */ }
-  });
+    show(current.result, current.result.chart ? "Chart" : "Rows");
+  }
 } else if (!error.hidden) mark(given.place);
