@@ -189,6 +189,11 @@ def duckdb_type(data_type: Any) -> str:
     return str(data_type.get("type")).upper()
 
 
+def schema_types(schema_json: str) -> dict[str, str]:
+    """The types of the columns by their names."""
+    return {each.name: each.type for each in _columns(schema_json)}
+
+
 def nested_types(schema_json: str) -> dict[str, str]:
     """The types of the fields in columns, by their dotted names."""
 

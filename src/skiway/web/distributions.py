@@ -19,6 +19,8 @@ LARGE: Final = (760.0, 240.0)
 LEFT, BOTTOM, TOP, RIGHT = 64.0, 26.0, 12.0, 16.0
 STEPS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600)
 MAX_TICKS: Final = 7
+FIRST, LAST = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
+"""The first and the last moment on an axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Bins:
     width: float
     heights: tuple[float, ...]
     is_time: bool
+    last: float
+    """The greatest value, where the last bin may end later."""
     is_exact: bool = False
 
     @property
@@ -57,11 +61,11 @@ def bins_of(profile: Mapping[str, Any], type_name: str, bins: int = BINS) -> Bin
     is_time = not _is_number(profile["bounds"][0])
     span = positions[-1] - positions[0]
     if span <= 0:
-        return Bins(positions[0] - 0.5, 1.0, (float(sum(counts)),), is_time, is_exact=True)
+        return Bins(positions[0] - 0.5, 1.0, (float(sum(counts)),), is_time, positions[0], is_exact=True)
     unit = 86400.0 if type_name == "DATE" else 1.0 if type_name.endswith(("INT", "INTEGER")) else 0.0
     width = max(math.ceil(span / bins / unit), 1) * unit if unit else span / bins
     number = min(int(span / width) + 1, bins + 1) if unit else bins
-    return Bins(positions[0], width, tuple(equal_bins(positions, counts, number, width)), is_time)
+    return Bins(positions[0], width, tuple(equal_bins(positions, counts, number, width)), is_time, positions[-1])
 
 
 def _discrete(values: Sequence[Mapping[str, Any]]) -> Bins | None:
@@ -74,7 +78,7 @@ def _discrete(values: Sequence[Mapping[str, Any]]) -> Bins | None:
     if high - low >= MAX_DISCRETE:
         return None
     heights = tuple(float(numbers.get(each, 0)) for each in range(low, high + 1))
-    return Bins(low - 0.5, 1.0, heights, is_time=False, is_exact=True)
+    return Bins(low - 0.5, 1.0, heights, is_time=False, last=float(high), is_exact=True)
 
 
 def small(bins: Bins, *, name: str) -> Markup:
@@ -111,7 +115,13 @@ def large(bins: Bins, *, name: str, is_log: bool = False, marks: Mapping[str, fl
         if count:
             y = y_of(count)
             drawn.append(
-                _bar(LEFT + number * step + 0.5, height - BOTTOM, max(step - 1, 0.8), height - BOTTOM - y, bins.label(number))
+                _bar(
+                    LEFT + number * step + 0.5,
+                    height - BOTTOM,
+                    max(step - 1, 0.8),
+                    height - BOTTOM - y,
+                    bins.label(number),
+                )
             )
     for place, text in _ticks(bins):
         x = LEFT + (place - bins.low) * scale
@@ -126,13 +136,9 @@ def large(bins: Bins, *, name: str, is_log: bool = False, marks: Mapping[str, fl
     )
 
 
-def ends(bins: Bins) -> tuple[str, str]:
-    """The first and the last value, for the ends of an axis without ticks."""
-    return (_text(bins.low + 0.5, bins), _text(bins.high - 0.5, bins)) if bins.is_exact else ("", "")
-
-
 def _title(name: str, bins: Bins) -> str:
-    return f"{name}: histogram from {_text(bins.low, bins)} to {_text(bins.high, bins)}"
+    first = bins.low + (bins.width / 2 if bins.is_exact else 0)
+    return f"{name}: histogram from {_text(first, bins)} to {_text(bins.last, bins)}"
 
 
 def _text(place: float, bins: Bins) -> str:
@@ -168,24 +174,22 @@ def _ticks(bins: Bins) -> Iterator[tuple[float, str]]:
         yield from _time_ticks(bins.low, bins.high, span)
         return
     step = max(_step(span, MAX_TICKS), 1.0 if bins.is_exact else 0.0)
-    place = math.ceil(bins.low / step) * step
-    while place <= bins.high:
-        yield place, number_text(round(place, 10))
-        place += step
+    first = math.ceil(bins.low / step)
+    for number in range(first, first + 2 * MAX_TICKS):
+        if number * step <= bins.high:
+            yield number * step, number_text(round(number * step, 10))
 
 
 def _time_ticks(low: float, high: float, span: float) -> Iterator[tuple[float, str]]:
     step = next((each for each in STEPS_S if span / each <= MAX_TICKS), 0)
     if step:
         form = "%H:%M:%S" if step < 60 else "%H:%M" if span <= 86400 else "%d %b %H:%M" if step < 86400 else "%d %b"
-        place = math.ceil(low / step) * step
-        while place <= high:
-            yield place, _moment(place).strftime(form)
-            place += step
+        for number in range(math.ceil(low / step), math.floor(high / step) + 1):
+            yield float(number * step), _moment(number * step).strftime(form)
         return
-    months = next(each for each in (1, 3, 6, 12, 24, 60, 120, 600, 1200, 12000) if span / 2.63e6 / each <= MAX_TICKS)
+    months = next((each for each in (1, 3, 6, 12, 24, 60, 120, 600, 1200) if span / 2.63e6 / each <= MAX_TICKS), 24000)
     first = _moment(low)
-    number = -(-(first.year * 12 + first.month) // months) * months
+    number = max((first.year * 12 + first.month - 1) // months * months, 12)
     while number // 12 < 9999:
         at = datetime(number // 12, number % 12 + 1, 1, tzinfo=UTC)
         place = (at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
@@ -197,7 +201,7 @@ def _time_ticks(low: float, high: float, span: float) -> Iterator[tuple[float, s
 
 
 def _moment(place: float) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=place)
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=min(max(place, FIRST), LAST))
 
 
 def _is_number(text: str) -> bool:

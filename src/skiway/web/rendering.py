@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -15,10 +14,10 @@ from markupsafe import Markup
 
 from skiway.presentation.results import json_values
 from skiway.presentation.tables import format_size
-from skiway.web import charts, distributions
+from skiway.web import charts, distributions, values
+from skiway.web.graphs import network
 from skiway.web.navigation import GROUPS
 
-MAX_CELL: Final = 200
 AGES: Final = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
 
 
@@ -61,21 +60,16 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
-        size=_size, count=_count, when=_when, age=_age, cell=_cell, percent=_percent, pairs=_pairs, ends=_ends
-    )
-    made.globals.update(charts=charts, distributions=distributions, path_to=path_to, containers=containers, groups=GROUPS, icon=icon)
+    made.filters.update(size=_size, count=_count, when=_when, age=_age, percent=_percent, pairs=_pairs)
+    made.filters.update(cell=values.cell, shown=values.shown, is_numeric=values.is_numeric)
+    made.globals.update(charts=charts, distributions=distributions, network=network, plain_map=values.plain_map)
+    made.globals.update(path_to=path_to, containers=containers, groups=GROUPS, icon=icon)
     return made
 
 
 def _pairs(items: Sequence[Mapping[str, Any]], label: str, value: str) -> list[tuple[str, float]]:
     """The points of a chart. Items without a value are left out."""
     return [(str(each[label]), float(each[value])) for each in items if each[value] is not None]
-
-
-def _ends(items: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The names and links of tables in a graph."""
-    return [(".".join(each["path"]), path_to("tables", *each["path"])) for each in items]
 
 
 def _size(value: float | None) -> str:
@@ -110,16 +104,3 @@ def _age(value: datetime | None) -> str:
             return f"{left:.0f} {unit} ago"
         left /= size
     raise AssertionError
-
-
-def _cell(value: Any) -> str:
-    """A value of a row as text, shortened."""
-    if isinstance(value, bytes):
-        text = value.hex(" ")
-    elif isinstance(value, Decimal):
-        text = format(value, "f")
-    elif isinstance(value, (Mapping, list, tuple)):
-        text = json.dumps(json_values(value), ensure_ascii=False)
-    else:
-        text = str(value)
-    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
