@@ -25,7 +25,7 @@ from skiway.foundation.cache import Cache
 from skiway.lake.history import QueryLog
 from skiway.metastore import Realm
 from skiway.metastore.records.access import AccessDecision
-from skiway.metastore.records.policies import Restriction
+from skiway.metastore.records.policies import CallerPolicies, Restriction
 from skiway.metastore.resources.views import BoundNames
 from skiway.model import v1
 from skiway.request_path import Access, Call, Kind, Observers, Operation, Pipeline, read_context
@@ -180,6 +180,9 @@ class Callers:
         assert principal.account_id == self.authenticated.account_id, "rights end with the account"
         acting = copy(call)
         acting.principal, acting.decision = principal, self._pipeline.access.decide(principal)
+        return self._acting(acting, bound, rows)
+
+    def _acting(self, acting: Call, bound: BoundNames | None, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
         acting.realm = acting.rights = None
         context = copy_context()
         context.run(_acting.set, acting)
@@ -195,6 +198,16 @@ class Callers:
         finally:
             if isinstance(found, Generator):
                 context.run(found.close)
+
+    def seeing_as(self, name: str, policies: CallerPolicies, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """What `rows` yields with the rights of the caller and the policies of another one, under a name that nobody else has."""
+        call = _call.get()
+        assert call is not None, "the Airport server enters `observe` before a function is called"
+        assert call.decision is not None, "and authenticates the caller"
+        acting = copy(call)
+        acting.principal, acting.decision = replace(_principal(call), subject=name), copy(call.decision)
+        acting.decision.policies = policies
+        return self._acting(acting, None, rows)
 
     def own_realm(self) -> Realm:
         """The realm of the caller, also while a view with definer rights is read."""

@@ -19,6 +19,7 @@ from skiway.lake.system import administration, history
 from skiway.lake.system import tables as contents
 from skiway.lake.system.effects import EffectFunction, create_view, drop_view
 from skiway.lake.system.functions import ExplainFunction, HistogramFunction, QueryFunction
+from skiway.lake.system.preview import SeenByFunction
 from skiway.lake.system.table_functions import EFFECTS
 from skiway.lake.system.tables import (
     Definition,
@@ -69,6 +70,7 @@ class SystemSchema(Schema):
             ExplainFunction(self._context, query),
             HistogramFunction(self._context, self._catalog.display_name, self._find),
             administration.EndQueryFunction(self._context),
+            SeenByFunction(self._context, self._catalog.display_name, self._find),
             *(
                 EffectFunction(declared, self._context, self._catalog, self._find)
                 for declared in (create_view, drop_view, *EFFECTS)

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from starlette.responses import Response
 
 from skiway.foundation.resources import PLAIN
+from skiway.web.forms import showing
 from skiway.web.pages import activity, editor, home, operations, overview, tables, tree, views
 from skiway.web.visits import Page, Redirect, Visit
 
@@ -39,6 +40,7 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("POST", "pipelines"): operations.run_pipeline,
     ("GET", "jobs"): operations.jobs,
     ("POST", "jobs"): operations.cancel_job,
+    ("GET", "progress"): operations.progress,
     ("GET", "queries"): operations.queries,
     ("POST", "queries"): operations.end_query,
     ("GET", "events"): activity.events,
@@ -54,6 +56,10 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     **{("GET", resource.plural): partial(operations.plain, resource=resource) for resource in PLAIN},
     ("GET", "sql"): editor.editor,
     ("GET", "results"): editor.download,
+    ("GET", "new"): showing.form,
+    ("POST", "new"): showing.send_form,
+    ("GET", "delete"): showing.ask_to_delete,
+    ("POST", "delete"): showing.delete,
     ("GET", "run"): editor.run,
     ("GET", "history"): activity.history,
     ("GET", "complete"): editor.complete,
