@@ -72,7 +72,7 @@ def progress(visit: Visit) -> Response:
     first = job_data(visit.lake.jobs.get(job_id))
 
     async def events() -> AsyncIterator[str]:
-        global _followed  # noqa: PLW0603 - of the process
+        global _followed
         if _followed >= MAX_FOLLOWED:
             yield "retry: 30000\n\n"
             return

@@ -35,14 +35,16 @@ export function plotted({ columns, rows, is_cut: isCut }, { kind, x, y, color, a
   let left = 0;
   for (let row = 0; row < rows; row++) {
     const [at, value] = [place(xs.values[row]), count ? 1 : numberOf(ys.values[row])];
-    if (!Number.isFinite(value) || (isOrdered(xs) && !Number.isFinite(at))) {
+    const isGap = kind === "line" && !count && ys.values[row] === null; // a missing value ends the line
+    if ((!Number.isFinite(value) && !isGap) || (isOrdered(xs) && !Number.isFinite(at))) {
       left++;
       continue;
     }
     const name = colors ? String(colors.values[row] ?? "NULL") : count ? "rows" : y;
     if (!groups.has(name)) groups.set(name, new Map());
     const points = groups.get(name);
-    points.has(at) ? points.get(at).push(value) : points.set(at, [value]);
+    if (!points.has(at)) points.set(at, []);
+    if (!isGap) points.get(at).push(value);
   }
   if (groups.size > MAX_COLORS) return { problem: `${color} has ${groups.size} values: at most ${MAX_COLORS} colors can be told apart.` };
   const together = AGGREGATES[aggregate] ?? null;
@@ -52,7 +54,7 @@ export function plotted({ columns, rows, is_cut: isCut }, { kind, x, y, color, a
   }
   const isAxis = isOrdered(xs) && kind !== "bar";
   const series = [...groups].map(([name, found]) => {
-    const points = [...found].flatMap(([at, all]) => (together && kind !== "scatter" ? [[at, together(all)]] : all.map((value) => [at, value])));
+    const points = [...found].flatMap(([at, all]) => all.length === 0 ? [[at, null]] : together && kind !== "scatter" ? [[at, together(all)]] : all.map((value) => [at, value]));
     if (isOrdered(xs)) points.sort((a, b) => a[0] - b[0]);
     return { name, points };
   });

@@ -18,7 +18,7 @@ function compare(a, b) {
 
 export function grid({ columns, rows }) {
   const order = [...Array(rows).keys()];
-  const widths = ["5.5ch", ...columns.map(widthOf)];
+  const widths = [`${String(rows).length + 4}ch`, ...columns.map(widthOf)];
   const cell = (role, text, place, isNumber) => {
     const made = element("div", { role, class: isNumber ? "number" : "" }, text);
     made.style.width = widths[place];

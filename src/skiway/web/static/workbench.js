@@ -182,7 +182,7 @@ function show(result, view = "Rows") {
     return;
   }
   const facts = [`${result.is_cut ? "The first " : ""}${result.rows.toLocaleString("en")} ${result.rows === 1 ? "row" : "rows"}`, `${Math.round(result.ms).toLocaleString("en")} ms`];
-  if (result.bytes_read !== null) facts.push(`${size(result.bytes_read)} read`, `${result.files_read} of ${result.files_read + result.files_pruned} files`);
+  if (result.bytes_read) facts.push(`${size(result.bytes_read)} read`, `${result.files_read} of ${result.files_read + result.files_pruned} files`);
   status.replaceChildren(facts.join(" · "));
   if (result.run) status.append(" · ", element("a", { href: `/history/${result.run}` }, "Why this long?"));
   for (const link of $("exports").querySelectorAll("a")) link.href = `/results?${new URLSearchParams({ sql: result.sql, catalog: result.catalog, format: link.dataset.format })}`;
