@@ -67,7 +67,10 @@ def test_sql_is_written_with_completion_drawn_and_shared_by_keyboard(bench: Page
 
 def plotted(page: Page) -> list[tuple[str, list[Any]]]:
     """What the library was told to draw."""
-    read = "() => { const c = echarts.getInstanceByDom(document.querySelector('.drawn')).getOption(); return c.series.map(s => [s.name, s.data, c.xAxis[0].data]); }"
+    read = """() => {
+        const chart = echarts.getInstanceByDom(document.querySelector('.drawn')).getOption();
+        return chart.series.map(each => [each.name, each.data, chart.xAxis[0].data]);
+    }"""
     page.wait_for_function("() => window.echarts && echarts.getInstanceByDom(document.querySelector('.drawn'))")
     found = page.evaluate(read)
     return [
@@ -266,8 +269,11 @@ def test_keys_stay_fast_with_10_000_tables(browser: Browser, session: StorageSta
         page.keyboard.type("select * from sales.ta", delay=100)
         expect(page.locator(".ace_autocomplete")).to_be_visible(timeout=SECONDS)
         page.evaluate(
-            "() => { window.times = []; const input = document.querySelector('#code .ace_text-input');"
-            " input.addEventListener('keydown', () => { const at = performance.now(); setTimeout(() => window.times.push(performance.now() - at)); }, true); }"
+            """() => {
+                window.times = [];
+                const note = () => { const at = performance.now(); setTimeout(() => window.times.push(performance.now() - at)); };
+                document.querySelector('#code .ace_text-input').addEventListener('keydown', note, true);
+            }"""
         )
         page.keyboard.type("ble_123", delay=150)
         times = page.evaluate("window.times")

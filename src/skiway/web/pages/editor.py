@@ -138,7 +138,7 @@ def _json(data: Any, status: int = 200) -> Response:
 
 
 _PLACE: Final = re.compile(r"\(line (\d+), column (\d+)\)$")
-_NAMED: Final = re.compile(r"""["'`]([^"'`\n]+)["'`]|\b(?:name|view|function) ([\w.]+)""")
+_NAMED: Final = re.compile(r"""["'`]([^"'`\n]+)["'`]|\b(?:name|table|view|function) ([\w.]+)""")
 
 
 def place_of(sql: str, message: str) -> dict[str, int] | None:
@@ -146,12 +146,12 @@ def place_of(sql: str, message: str) -> dict[str, int] | None:
     if found := _PLACE.search(message):
         return {"line": int(found[1]), "column": int(found[2])}
     for match in _NAMED.finditer(message):
-        name = match[1] or match[2]
-        at = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql, re.IGNORECASE)
-        at = at or re.search(rf"(?<!\w){re.escape(name.rpartition('.')[2])}(?!\w)", sql, re.IGNORECASE)
-        if at:
-            before = sql[: at.start()]
-            return {"line": before.count("\n") + 1, "column": at.start() - before.rfind("\n")}
+        parts = (match[1] or match[2]).split(".")
+        for start in range(len(parts)):  # the query may name a table without its catalog
+            at = re.search(rf"(?<!\w){re.escape('.'.join(parts[start:]))}(?!\w)", sql, re.IGNORECASE)
+            if at:
+                before = sql[: at.start()]
+                return {"line": before.count("\n") + 1, "column": at.start() - before.rfind("\n")}
     return None
 
 
