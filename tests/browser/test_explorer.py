@@ -16,7 +16,8 @@ def jump(tab: Page, text: str, option: str = "") -> None:
     tab.keyboard.press("Control+k")
     tab.keyboard.type(text, delay=10)
     expect(tab.get_by_role("option", selected=True)).to_contain_text(option or text)
-    tab.keyboard.press("Enter")
+    with tab.expect_navigation():
+        tab.keyboard.press("Enter")
 
 
 def press_on(tab: Page, role: Any, name: str) -> None:
@@ -27,7 +28,8 @@ def press_on(tab: Page, role: Any, name: str) -> None:
     for _ in range(60):
         tab.keyboard.press("Tab")
         if target.evaluate("each => each === document.activeElement"):
-            tab.keyboard.press("Enter")
+            with tab.expect_navigation():
+                tab.keyboard.press("Enter")
             return
     raise AssertionError(f"Tab does not lead to {name}")
 
@@ -43,6 +45,7 @@ def test_table_is_found_by_one_of_its_columns_with_the_keyboard(tab: Page) -> No
 
 
 def test_tree_is_opened_with_the_keyboard_and_stays_open(tab: Page) -> None:
+    expect(tab.get_by_role("treeitem", name="lake", exact=True)).to_be_visible()
     tab.keyboard.press("/")
     tab.keyboard.press("ArrowDown")
     for name in ("lake", "sales"):
@@ -50,6 +53,7 @@ def test_tree_is_opened_with_the_keyboard_and_stays_open(tab: Page) -> None:
         expect(item).to_be_focused()
         tab.keyboard.press("ArrowRight")
         expect(item).to_have_attribute("aria-expanded", "true")
+        expect(tab.get_by_role("treeitem", name="sales" if name == "lake" else "people", exact=True)).to_be_visible()
         if name == "lake":
             tab.keyboard.press("s")
     tab.keyboard.press("p")
@@ -99,8 +103,8 @@ def test_time_travel_and_comparison_with_the_keyboard(tab: Page) -> None:
 
 def test_rows_are_filtered_sorted_and_opened(tab: Page, server_address: str) -> None:
     tab.goto(f"{server_address}/tables/lake/sales/people?tab=rows")
-    tab.get_by_label("Column").select_option("name")
-    tab.get_by_label("Value").fill("late")
+    tab.get_by_label("Column", exact=True).select_option("name")
+    tab.get_by_label("Value", exact=True).fill("late")
     tab.get_by_role("button", name="Filter").click()
     expect(tab.locator("tbody tr")).to_have_count(1)
     tab.get_by_role("link", name="Remove the filter of name").click()
@@ -160,7 +164,7 @@ def test_planted_scripts_do_not_run(tab: Page, server_address: str) -> None:
         tab.goto(f"{server_address}{path}")
     tab.goto(f"{server_address}/catalogs/lake/sales")
     tab.get_by_role("link", name="alert(1)").click()
-    for name in ("Rows", "Snapshots", "Files", "Access", "Connect"):
+    for name in ("Rows", "Snapshots", "Lineage", "Access", "Files", "Connect"):
         tab.get_by_role("navigation", name="Parts of the table").get_by_role("link", name=name).click()
 
 

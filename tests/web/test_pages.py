@@ -247,7 +247,7 @@ def test_columns_show_their_histogram(visitor: Visitor) -> None:
     page = visitor.page("/tables/lake/sales/people")
     assert "customers of the shop" in page
     assert 'aria-label="id: histogram from 0 to 1,000"' in page
-    assert "<title>50 to 1000: 51</title>" in page
+    assert "<title>0 to 36: 36</title>" in page
 
 
 def test_nested_fields_are_shown_below_their_column(server: Server, visitor: Visitor) -> None:
@@ -289,9 +289,13 @@ def test_rows_are_filtered_sorted_and_paged(visitor: Visitor) -> None:
     assert visitor.get(f"{path}&c0=id&o0=drop&v0=1").status_code == 400
 
 
-def test_two_snapshots_are_compared_with_their_rows(visitor: Visitor) -> None:
+def test_two_snapshots_are_compared_with_their_rows(visitor: Visitor, server: Server) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake:
+        lake.call(("skiway", "tag"), "sales.people", SCRIPT).read_all()
     newer, older = visitor.data("/tables/lake/sales/people?tab=snapshots")["history"]["snapshots"][:2]
     assert newer["caller"] == "dev-user"
+    assert (SCRIPT in newer["names"], older["names"]) == (True, [])
+    assert "&lt;script&gt;" in visitor.page("/tables/lake/sales/people?tab=snapshots")
     path = f"/tables/lake/sales/people?tab=snapshots&from={newer['id']}&to={older['id']}&rows=1"
     compared = visitor.data(path)["history"]["compared"]
     assert (compared["first"]["id"], compared["last"]["id"]) == (older["id"], newer["id"])
@@ -501,7 +505,7 @@ def test_lineage_leads_in_both_directions(visitor: Visitor, server: Server) -> N
     data = visitor.data("/tables/lake/sales/copied?tab=lineage")["lineage"]
     assert [each["path"] for each in data["sources"]] == [["lake", "sales", "people"]]
     data = visitor.data("/tables/lake/sales/people?tab=lineage")["lineage"]
-    assert [each["path"] for each in data["targets"]] == [["lake", "sales", "copied"]]
+    assert ["lake", "sales", "copied"] in [each["path"] for each in data["targets"]]
     assert '<a href="/tables/lake/sales/copied" data-node="lake.sales.copied">' in visitor.page(
         "/tables/lake/sales/people?tab=lineage"
     )

@@ -91,7 +91,7 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         "look for the correlation id of the message in the log of the server; `skiway check` finds damaged data",
     ),
 }
-"""The codes of all errors. `skiway explain` and the explorer show them, and docs/rpc.md lists them."""
+"""The codes of all errors. `skiway explain` and the explorer show them, and docs/reference/errors.md lists them."""
 
 
 def exhausted(error: BaseException) -> LimitExceeded | None:

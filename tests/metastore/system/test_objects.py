@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import subprocess
 import sys
@@ -449,13 +448,6 @@ def test_visible_objects_use_only_visible_types(kind, version):
     answer.CopyFrom(get(shared_catalogs(), kind, version).registry)
     answer.namespaces.extend(shared_catalogs().files.load(kind).registry.namespaces)
     assert check(answer) == []
-
-
-def test_page_matches_the_code():
-    page = PROJECT / "docs" / "metastore.md"
-    results = doctest.testfile(str(page), module_relative=False)
-    assert results.attempted >= 3
-    assert results.failed == 0
 
 
 def test_duckdb_file_matches_duckdb():

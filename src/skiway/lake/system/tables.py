@@ -19,7 +19,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway import metastore
 from skiway.airport.filters import ColumnRef, Compare, Comparison, Conjunction, Constant, Filter
-from skiway.errors import Internal, NotFound, PermissionDenied, PreconditionFailed
+from skiway.errors import Internal, NotFound, PermissionDenied, PreconditionFailed, SkiwayError
 from skiway.formats.extension_types import coordinate_system, geometry_type_name
 from skiway.formats.schemas import field_id
 from skiway.foundation.resources import schema_name
@@ -127,14 +127,14 @@ class Definition:
 
 
 def system_table(
-    comment: str, columns: str
+    comment: str, columns: str, *, name: str = ""
 ) -> Callable[[Callable[[SystemScan], Iterator[Row] | pa.Table]], Definition]:
-    """Define a system table with the name of the decorated function, which yields its rows or returns all of them.
+    """Define a system table with the name of the decorated function, unless another is given, which yields its rows or returns all of them.
 
     `columns` has the names and types of the columns, such as `"table_id text, row_count bigint"`.
     """
     schema = schema_of(columns)
-    return lambda rows: Definition(rows.__name__, comment, schema, rows)
+    return lambda rows: Definition(name or rows.__name__, comment, schema, rows)
 
 
 def schema_of(columns: str) -> pa.Schema:
@@ -274,18 +274,32 @@ def _type(field: pa.Field) -> str:
     "their snapshots",
     "schema_name text, table_name text, snapshot_id bigint, parent_id bigint, is_current boolean, "
     "created_at timestamp, ingested_at timestamp, sequence_number bigint, schema_id integer, operation text, "
-    "summary text->text, damage text",
+    "summary text->text, names text[], damage text",
 )
 def snapshots(scan: SystemScan) -> Iterator[Row]:
-    """One row per snapshot, by id."""
+    """One row per snapshot, by id. Names are branches and tags; tables are opened only for these."""
     realm = scan.realm
     for shown in scan.visible:
         now = scan.current_id(shown.table)
+        names = _names_of_snapshots(scan, shown.table) if scan.reads("names") else {}
         for snapshot in metastore.snapshots.entries(realm, shown.table.resource_id.id):
-            yield _snapshot_row(shown, snapshot, now)
+            yield _snapshot_row(shown, snapshot, now, names.get(snapshot.snapshot_id))
 
 
-def _snapshot_row(shown: VisibleTable, snapshot: v1.Snapshot, now: int | None) -> Row:
+def _names_of_snapshots(scan: SystemScan, table: v1.Table) -> dict[int, list[str]]:
+    """The names of snapshots by their ids; none if the table cannot be opened, or only under policies."""
+    found: dict[int, list[str]] = {}
+    try:
+        refs = scan.context.handles.open(scan.realm, table).handle.refs
+    except SkiwayError:
+        return found
+    for name, snapshot_id in sorted(refs.items()):
+        if not name.isdecimal():
+            found.setdefault(snapshot_id, []).append(name)
+    return found
+
+
+def _snapshot_row(shown: VisibleTable, snapshot: v1.Snapshot, now: int | None, names: list[str] | None) -> Row:
     if snapshot.damage:
         place = (*shown.names, snapshot.snapshot_id, None, snapshot.snapshot_id == now)
         return (*place, *unknown(snapshots.schema, 6), snapshot.damage)
@@ -300,6 +314,7 @@ def _snapshot_row(shown: VisibleTable, snapshot: v1.Snapshot, now: int | None) -
         snapshot.schema_id,
         snapshot.summary.get("operation"),
         sorted(snapshot.summary.items()),
+        names,
         None,
     )
 

@@ -1,6 +1,6 @@
 """What the metastore already knows about a table: its snapshots, counts and profile, as intervals that contain the true values.
 
-The properties `quality.*` of statistics say how reliable a figure is (docs/pipeline.md). With deleted rows, a count of column
+The properties `quality.*` of statistics say how reliable a figure is (docs/statistics.md). With deleted rows, a count of column
 statistics is an upper limit, and a smallest or largest value may be gone.
 """
 

@@ -141,6 +141,7 @@ class DynamoPointerStore(PointerStore):
     """Stores pointers as items of one table, which is created if it does not exist."""
 
     max_batch: ClassVar[int] = 100
+    max_large_batch: ClassVar[int] = 100
 
     def __init__(
         self,
@@ -391,7 +392,7 @@ def _number(value: int) -> dict[str, str]:
 def open_pointers(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
 ) -> DynamoPointerStore:
-    """Open the store at `dynamodb://table?region=...`; see docs/storage.md for the parameters."""
+    """Open the store at `dynamodb://table?region=...`; see docs/configuration.md for the stores."""
     parsed = urlsplit(url)
     settings = dict(parse_qsl(parsed.query)) | dict(options)
     known = {"region", "endpoint", "create", "aws_access_key_id", "aws_secret_access_key", "aws_session_token"}

@@ -21,7 +21,8 @@ function commands() {
 function show() {
   const words = box.value.trim().toLowerCase().split(/\s+/);
   const matching = commands().filter(({ name }) => words.every((word) => name.toLowerCase().includes(word)));
-  const all = [...objects, ...matching];
+  const begins = ({ name }) => words[0] && name.toLowerCase().startsWith(box.value.trim().toLowerCase());
+  const all = [...matching.filter(begins), ...objects, ...matching.filter((each) => !begins(each))];
   results.replaceChildren(
     ...all.map(({ name, note, symbol, run }, number) => {
       const option = element("div", { role: "option", id: `palette-${number}`, "aria-selected": number === 0 }, icon(symbol), element("span", {}, name), element("small", {}, note));
