@@ -212,7 +212,7 @@ FILLED: dict[str, dict[str, str]] = {
     },
     "webhook": {
         "name": "hook",
-        "url": "https://example.org/x",
+        "url": "http://127.0.0.1:9/x",
         "events": "rule.*, table.failed",
         "secret": "0123456789abcdef",
     },
@@ -245,7 +245,7 @@ def test_a_form_does_what_its_command_and_its_entry_do(
         f"/new/{kind}?{urlencode({name: value for name, value in values.items() if name != 'secret'})}"
     )
     assert shown["command"] == command_of(FORMS[kind], values)
-    answer = visitor.send(f"/new/{kind}", {**values, "action": "make"})
+    answer = visitor.send(f"/new/{kind}", {**values, "action": "make"}, on="/new/policy")
     assert answer.status_code == 303, answer.text
     assert visitor.get(answer.headers["location"]).status_code == 200
     if entry := entry_of(FORMS[kind], values):
@@ -262,12 +262,16 @@ def test_a_form_does_what_its_command_and_its_entry_do(
 
 def test_what_is_wrong_is_shown_in_the_form(visitor: Visitor) -> None:
     answer = visitor.send(
-        "/new/policy", {"name": "x", "to": "role:x", "rule": "row filter", "sql": "nothing =", "action": "make"}
+        "/new/policy",
+        {"name": "x", "to": "role:x", "rule": "row filter", "sql": "nothing =", "action": "make"},
+        on="/new/policy",
     )
     assert answer.status_code == 400
     assert 'value="role:x"' in answer.text
     assert "nothing =" in answer.text
-    answer = visitor.send("/new/webhook", {"name": "x", "secret": "0123456789abcdef", "action": "make"})
+    answer = visitor.send(
+        "/new/webhook", {"name": "x", "secret": "0123456789abcdef", "action": "make"}, on="/new/policy"
+    )
     assert "URL is empty" in answer.text
     assert "0123456789abcdef" not in answer.text
 
@@ -275,17 +279,21 @@ def test_what_is_wrong_is_shown_in_the_form(visitor: Visitor) -> None:
 def test_a_policy_is_previewed_and_not_stored(visitor: Visitor) -> None:
     draft = {"to": "role:x", "rule": "mask: null", "columns": "name", "preview": "lake.sales.people", "as": "eve"}
     before = len(visitor.data("/policies")["policies"])
-    masked = visitor.send("/new/policy.json", {**draft, "roles": "x", "action": "preview"}).json()["preview"]
+    masked = visitor.send("/new/policy.json", {**draft, "roles": "x", "action": "preview"}, on="/new/policy").json()[
+        "preview"
+    ]
     assert [row[1] for row in masked["rows"]] == [None] * 3
-    plain = visitor.send("/new/policy.json", {**draft, "roles": "y", "action": "preview"}).json()["preview"]
+    plain = visitor.send("/new/policy.json", {**draft, "roles": "y", "action": "preview"}, on="/new/policy").json()[
+        "preview"
+    ]
     assert [row[1] for row in plain["rows"]] == ["ann", "bob", "late"]
     assert len(visitor.data("/policies")["policies"]) == before
 
 
 def test_a_connection_is_tested(visitor: Visitor, folder: Path) -> None:
     form = {**values_of("connector", folder), "name": "other", "action": "test"}
-    assert visitor.send("/new/connector.json", form).json()["outcome"]["is_good"]
-    wrong = visitor.send("/new/connector.json", {**form, "uri": "/nowhere"}).json()
+    assert visitor.send("/new/connector.json", form, on="/new/policy").json()["outcome"]["is_good"]
+    wrong = visitor.send("/new/connector.json", {**form, "uri": "/nowhere"}, on="/new/policy").json()
     assert wrong["error"] or not wrong["outcome"]["is_good"]
 
 
@@ -294,7 +302,10 @@ def test_what_destroys_asks_first(visitor: Visitor, server: Server) -> None:
         lake.policies.create("to delete", to=["role:x"], mask="null", columns=["nobody"])
     assert "see what it hid" in visitor.page("/delete/policy/to%20delete")
     assert "to delete" in visitor.page("/policies")
-    assert visitor.send("/delete/policy/to%20delete", {"action": "delete"}).headers["location"] == "/policies"
+    assert (
+        visitor.send("/delete/policy/to%20delete", {"action": "delete"}, on="/new/policy").headers["location"]
+        == "/policies"
+    )
     assert "to delete" not in visitor.page("/policies")
     assert visitor.browser.post("/delete/policy/x", data={"action": "delete"}).status_code == 403
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from skiway.airport.wire.duckdb_sql import identifier, text_literal
+from skiway.airport.wire.duckdb_sql import identifier
 from skiway.foundation.resources import schema_name
 from skiway.presentation.results import shown_rows
 from skiway.web.forms.fields import (
@@ -127,9 +127,8 @@ def _comment(visit: Visit, values: Values) -> str:
 
 
 def _comment_command(values: Values) -> list[str]:
-    catalog, *namespace, name = segments_of(values["object"], 3)
-    place = ".".join(map(identifier, (catalog, schema_name(tuple(namespace)), name)))
-    return ["sql", f"COMMENT ON {values['kind'].upper()} {place} IS {text_literal(values['text'])}"]
+    view = ["--view"] if values["kind"] == "view" else []
+    return ["tables", "comment", values["object"], values["text"], *view]
 
 
 CALLERS: Final = "user:<subject>, role:<name>, group:<name> or everyone"
@@ -149,6 +148,7 @@ ACCESS_FORMS: Final[Mapping[str, Form]] = {
             "grants",
             "create",
             values["object"],
+            "--to",
             values["grantee"],
             "--privilege",
             values["privilege"],

@@ -54,7 +54,7 @@ def _named(plural: str) -> Callable[[Sequence[str]], Sequence[str]]:
 REMOVALS: Final[Mapping[str, Removal]] = {
     "grant": Removal(
         _revoke,
-        lambda names: ["grants", "delete", names[0], names[1], "--kind", names[2]],
+        lambda names: ["grants", "delete", names[0], "--to", names[1], "--kind", names[2]],
         "The caller loses the privilege at once. Privileges on what contains the object remain.",
     ),
     "policy": Removal(

@@ -207,12 +207,12 @@ def _columns(visit: Visit, sql: str, catalog: str) -> Iterator[dict[str, Any]]:
 def _schema(visit: Visit, catalog: str, path: list[str]) -> list[tuple[str, str]] | None:
     """The names and types of the columns of a table or view; None if the visitor sees no such table."""
     try:
-        found = visit.airport(catalog).table((".".join(path[:-1]), path[-1])).schema
+        table = visit.airport(catalog).table((".".join(path[:-1]), path[-1]))
     except Unauthorized:
         raise
     except SkiwayError:
         return None
-    return list(zip(found.names, map(shown_type, found), strict=True))
+    return [(field.name, shown_type(field)) for field in table.schema if b"is_rowid" not in (field.metadata or {})]
 
 
 def _objects(visit: Visit, text: str, catalog: str) -> list[dict[str, Any]]:
