@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,44 +163,6 @@ def test_sync_is_started_and_watched_until_it_ends(tab: Page, server_address: st
     expect(tab.locator(".state")).to_have_text("succeeded", timeout=100_000)
     tab.goto(f"{server_address}/search?q=km")
     expect(tab.get_by_role("main")).to_contain_text("trips")
-
-
-def test_query_is_run_drawn_and_downloaded(tab: Page, server_address: str, tmp_path: Path) -> None:
-    tab.goto(f"{server_address}/sql")
-    tab.get_by_label("Query").fill("select name, count(*) as n from sales.people group by all order by all")
-    tab.keyboard.press("Control+Enter")
-    expect(tab.get_by_role("region", name="Result")).to_contain_text("600")
-    expect(tab.get_by_role("img", name="n by name: 3 bars")).to_be_visible()
-    with tab.expect_download() as download:
-        tab.get_by_role("link", name="CSV").click()
-    download.value.save_as(tmp_path / "result.csv")
-    assert (tmp_path / "result.csv").read_text().splitlines()[1] == '"ann",600'
-
-
-def test_earlier_queries_can_be_run_again_until_the_logout(browser: Browser, server_address: str, lake: Lake) -> None:
-    with browser.new_context() as context:
-        page = context.new_page()
-        page.goto(f"{server_address}/login")
-        page.get_by_label("Token").fill(lake.tokens["ada"])
-        page.get_by_role("button", name="Log in").click()
-        page.get_by_role("button", name="Log out").wait_for()
-        planted = "select '<img src=x onerror=alert(1)>' as planted"
-        for sql in ("select 1 as first", planted, "select 1 as first", "select nothing"):
-            page.goto(f"{server_address}/sql")
-            page.get_by_label("Query").fill(sql)
-            page.get_by_role("button", name="Run").click()
-            page.wait_for_load_state()
-        page.get_by_text("History").click()
-        history = page.locator("#history").get_by_role("link")
-        expect(history).to_have_text(["select 1 as first", planted])  # without the one that failed
-        history.first.click()
-        expect(page.get_by_role("region", name="Result")).to_contain_text("first")
-        page.get_by_role("button", name="Log out").click()
-        page.get_by_label("Token").fill(lake.tokens["ada"])
-        page.get_by_role("button", name="Log in").click()
-        page.goto(f"{server_address}/sql")
-        expect(page.get_by_text("History")).to_be_hidden()
-        expect(page.locator("#history a")).to_have_count(0)
 
 
 def test_pages_work_without_javascript(browser: Browser, session: StorageState, server_address: str) -> None:

@@ -24,6 +24,7 @@ PLAIN = (
     "/places/",
     "/plans/",
     "/platform/sessions/",
+    "/query-history/",
     "/reports/",
     "/schedule/",
     "/secrets/",

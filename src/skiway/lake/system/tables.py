@@ -18,6 +18,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway import metastore
+from skiway.airport.filters import ColumnRef, Compare, Comparison, Conjunction, Constant, Filter
 from skiway.errors import Internal, NotFound, PermissionDenied, PreconditionFailed, SkiwayError
 from skiway.formats.extension_types import coordinate_system, geometry_type_name
 from skiway.formats.schemas import field_id
@@ -74,10 +75,27 @@ class SystemScan:
     catalog: str
     visible: Sequence[VisibleTable]
     columns: Container[str] | None = None
+    filter: Filter | None = None
 
     def reads(self, *columns: str) -> bool:
         """Whether one of the columns is read. The rows of a scan may have NULL in others."""
         return self.columns is None or any(column in self.columns for column in columns)
+
+    def wanted(self, column: str) -> object:
+        """The only value of a column that the filter leaves; None if it may leave several."""
+        conditions = [] if self.filter is None else list(self.filter.predicates)
+        for each in conditions:
+            if isinstance(each, Conjunction) and each.op == "AND":
+                conditions += each.children
+            elif (
+                isinstance(each, Comparison)
+                and each.op is Compare.EQ
+                and isinstance(each.left, ColumnRef)
+                and isinstance(each.right, Constant)
+                and each.left.name == column
+            ):
+                return each.right.value
+        return None
 
     def current_id(self, table: v1.Table) -> int | None:
         """The id of the table's current snapshot."""

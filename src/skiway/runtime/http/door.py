@@ -160,13 +160,14 @@ def _made(
     ended: Ended,
 ) -> Explorer:
     from skiway.client import Metastore
+    from skiway.foundation.doors import PAGES
     from skiway.presentation.results import TIMEOUT_S, OpenClients
     from skiway.web import Explorer
     from skiway.web.logins import Login
     from skiway.web.visits import Clients
 
     target = f"grpc+unix://{socket}"
-    opened = OpenClients(target)
+    opened = OpenClients(target, PAGES)
 
     def check(token: str) -> None:
         """Accept the token if the server does, whatever its owner may see."""
@@ -177,6 +178,7 @@ def _made(
         metastore=lambda visitor: opened.metastore(visitor.token),
         airport=lambda visitor, catalog: opened.airport(visitor.token, catalog),
         location=location,
+        editor=lambda visitor, catalog, query_id: opened.for_query(visitor.token, catalog, query_id),
     )
     login = Login(settings.auth.mode != "dev", check, provider)
     return Explorer(clients, key=key, ended=ended, login=login, public_url=settings.server.http.public_url or "")
