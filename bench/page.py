@@ -1,4 +1,4 @@
-"""`python -m bench.page`: copy the latest figures from results/ into docs/benchmarks.md."""
+"""`python -m bench.page`: copy the latest figures from results/ into docs/reference/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 
 from bench.report import RESULTS, Figure, Latency, Measured, load_results, number
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-BEGIN: Final = "<!-- figures: made by `python -m bench.page` -->\n"
-END: Final = "<!-- end of figures -->\n"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks.md"
+BEGIN: Final = "<!-- page: generated, do not edit -->\n"
+END: Final = "<!-- end of page -->\n"
 
 
 def renew() -> None:
@@ -37,7 +37,7 @@ def _part(name: str) -> str:
         f"Python {facts['python']}, {facts['cores']} cores, load average {facts['load_before']:.1f} before it began."
     )
     tables = (_table(list(group)) for _, group in groupby(found, type))
-    return f"### {name}\n\n{where}\n\n" + "\n".join(tables)
+    return f"## {name}\n\n{where}\n\n" + "\n".join(tables)
 
 
 def _table(found: Sequence[Measured]) -> str:

@@ -1,6 +1,7 @@
 """Check that the code and the documentation stay within the limits of `size.toml`; `make lint` runs it.
 
-A change that must raise a limit raises it in that file and says why. `--update` lowers limits to what is there.
+A change that must raise a limit raises it in that file and says why. `--update` lowers limits to what is there, and
+`--pages` lists the words of each page.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ LIMITS = Path(__file__).with_name("size.toml")
 SOURCE = ROOT / "src" / "skiway"
 LARGE_FOLDER = 12
 PAGES = (".html", ".css", ".js")
+GENERATED = re.compile(r"<!-- (\w+): generated, do not edit -->.*?<!-- end of \1 -->", re.DOTALL)
 
 
 def measured() -> dict[str, int]:
@@ -32,7 +34,17 @@ def measured() -> dict[str, int]:
         "modules": len(modules),
         "large_folders": sum(1 for count in folders.values() if count > LARGE_FOLDER),
         "longest_module": max(map(lines, modules)),
-        "documentation_words": sum(len(path.read_text().split()) for path in (ROOT / "docs").rglob("*.md")),
+        "documentation_words": sum(page_words().values()),
+        "longest_page": max(page_words().values()),
+    }
+
+
+def page_words() -> dict[str, int]:
+    """The words of each page in docs/, without what is generated: everything between two markers of the same name."""
+    docs = ROOT / "docs"
+    return {
+        str(path.relative_to(docs)): len(GENERATED.sub("", path.read_text()).split())
+        for path in sorted(docs.rglob("*.md"))
     }
 
 
@@ -71,6 +83,9 @@ def lowered(text: str, found: Mapping[str, int]) -> str:
 
 def main() -> int:
     """Print what exceeds its limit; with `--update`, lower the limits first."""
+    if "--pages" in sys.argv[1:]:
+        print(*(f"{words:>6,} {page}" for page, words in page_words().items()), sep="\n")
+        return 0
     found = measured()
     if "--update" in sys.argv[1:]:
         LIMITS.write_text(lowered(LIMITS.read_text(), found))

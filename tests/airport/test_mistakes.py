@@ -1,4 +1,4 @@
-"""The mistakes in `docs/mistakes.md`: each produces exactly the message that the page shows."""
+"""The mistakes in `mistakes.md`: each produces exactly the message that the file shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from skiway.errors import SkiwayError
 
-PAGE = Path(__file__).parents[2] / "docs" / "mistakes.md"
+PAGE = Path(__file__).with_name("mistakes.md")
 BLOCK = re.compile(r"^```(python mistake|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -175,6 +175,9 @@ FUNCTION_ROWS: Final[dict[str, Row]] = {
     "query": read(lambda db: db.call("skiway.query", "SELECT name FROM sales.people").read_all(), with_rows=True),
     "explain": read(lambda db: db.call("skiway.explain", "SELECT name FROM sales.people").read_all(), with_rows=True),
     "histogram": read(lambda db: db.call("skiway.histogram", PEOPLE, "name").read_all(), with_rows=True),
+    "seen_by": Row(
+        lambda db: db.call("skiway.seen_by", PEOPLE, "bob").read_all(), "policy.manage", ROLES_ONLY, with_rows=True
+    ),
     "end_query": Row(
         lambda db: db.call("skiway.end_query", RUNNING_QUERY).read_all(), "grant.manage", ROLES_ONLY, changes=True
     ),
@@ -236,7 +239,7 @@ SYSTEM_TABLES: Final = (
         "queries",
         "settings",
     ),
-    *("tokens", "audit", "usage", "lineage", "reports", "events", "plans", "branches"),
+    *("tokens", "audit", "usage", "lineage", "reports", "events", "plans", "branches", "query_history"),
 )
 
 

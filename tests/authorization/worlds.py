@@ -27,7 +27,7 @@ from skiway.storage.pointers.memory import MemoryPointerStore
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "small": pa.int32()})
 RUNNING_QUERY = "of-ann"
-LEFT_BY_READING = ("/events/", "/expected/", "/folders/", "/usage/")
+LEFT_BY_READING = ("/events/", "/expected/", "/folders/", "/query-history/", "/usage/")
 
 
 @dataclass

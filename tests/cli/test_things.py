@@ -94,7 +94,7 @@ def test_tables_are_listed_with_origin_and_size(run: Run) -> None:
     assert listed.out.splitlines()[0].split() == ["name", "format", "origin", "rows", "data", "files", "size"]
     assert listed.lines[1][:3] == ["lake.raw.orders", "parquet", "raw"]
     everywhere = {each["name"]: each for each in run("tables", "list", "-o", "json").json}
-    assert everywhere["lake.raw.people"]["columns"][0] == {"name": "id", "type": "long", "required": False}
+    assert everywhere["lake.raw.people"]["columns"][0] == {"name": "id", "type": "BIGINT", "required": False}
     assert {each["name"] for each in run("tables", "list", "lake", "-o", "json").json} <= everywhere.keys()
 
 
@@ -105,8 +105,8 @@ def test_table_is_created_shown_and_deleted(run: Run) -> None:
     shown = run("tables", "get", "lake.made.things")
     assert ["format", "iceberg"] in shown.lines
     assert ["origin", "managed"] in shown.lines
-    assert ["id", "long", "yes"] in shown.lines
-    assert ["tags", "list<string>", "no"] in shown.lines
+    assert ["id", "BIGINT", "yes"] in shown.lines
+    assert ["tags", "VARCHAR[]", "no"] in shown.lines
     again = run("tables", "create", "lake.made.things", "id INT")
     assert again.code == 1
     assert "things" in again.err
@@ -178,6 +178,21 @@ def test_queries_begin_are_renewed_and_end(run: Run) -> None:
     assert run("queries", "end", "its-own").out == "ended query its-own\n"
     assert run("queries", "get", "its-own", "-o", "json").json["state"] == "ended_commit"
     assert run("queries", "end", "never").code == 1
+
+
+def test_history_has_queries_and_the_reasons_for_their_time(run: Run) -> None:
+    sql = "SELECT count(DISTINCT id) AS of_the_history FROM raw.people"
+    assert run("sql", f"FROM lake.skiway.query('{sql}')").code == 0
+    found = run("queries", "history", "--text", "PEOPLE of_the_history", "--since", "1h", "-o", "json").json
+    assert [(each["text"], each["rows"], each["door"]) for each in found] == [(sql, 1, "airport")]
+    assert run("queries", "history", "--text", "of_the_history", "--slower-than", "1h", "-o", "json").json == []
+    assert run("queries", "history", "--text", "of_the_history", "--caller", "nobody", "-o", "json").json == []
+    query = found[0]["query_id"]
+    assert run("queries", "why", query).out.startswith(
+        ("It was fast", "Running", "Planning", "Sending", "Nothing", "It waited")
+    )
+    assert run("queries", "why", query, "-o", "json").json["plan"]
+    assert run("queries", "why", "never").code == 1
 
 
 def test_query_as_of_a_time_before_the_first_snapshot_is_rejected(run: Run) -> None:

@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from compatibility.parts import HERE, PROJECT, Part
 
-PAGE: Final = PROJECT / "docs" / "compatibility.md"
+PAGE: Final = PROJECT / "docs" / "reference" / "compatibility.md"
 RESULTS: Final = HERE / "results.json"
 
 _HEAD: Final = """# Compatibility
 
 Skiway runs the tests below with each of these versions every night. `make compatibility` repeats them and writes this page.
+
+<!-- page: generated, do not edit -->
 """
 
 
@@ -42,4 +44,4 @@ def rendered(parts: Mapping[str, Part], results: Mapping[str, Mapping[str, Any]]
             missing = "; ".join(sorted(set(result["known"].values())))
             lines.append(f"| {version} | {result['passed']} of {result['tests']} | {missing} | {result['date']} |")
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, "<!-- end of page -->\n"])

@@ -1,4 +1,7 @@
-"""The getting started page is accurate: its statements, programs and commands run on a demo."""
+"""The page "Five minutes" is accurate: its statements, programs and commands run on a demo.
+
+`tests/cli/test_guides.py` runs the part about a new lake.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from skiway.demo.output import QUERIES
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.needs("java", "spark")]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "start.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "five-minutes.md").read_text().partition("## Your own lake")[0]
 STATEMENTS = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
 ((PROGRAM, PRINTED),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 CLEANUP = "DROP TABLE IF EXISTS lake.mine.black_trails; DROP SCHEMA IF EXISTS lake.mine;"

@@ -9,6 +9,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 README = PROJECT / "README.md"
 GUIDE = PROJECT / "docs" / "airport.md"
+SERVER = PROJECT / "docs" / "airport-server.md"
 WRITING = PROJECT / "docs" / "writing.md"
 INDEX = PROJECT / "docs" / "README.md"
 CONTRIBUTING = PROJECT / "CONTRIBUTING.md"

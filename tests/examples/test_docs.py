@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import skiway.airport
-from examples.pages import CONTRIBUTING, GUIDE, INDEX, PAGES, PROJECT, README, WRITING, programs
+from examples.pages import CONTRIBUTING, GUIDE, INDEX, PAGES, PROJECT, README, SERVER, WRITING, programs
 from examples.scripts import FOLDER, SCRIPTS
 from skiway import errors
 from skiway.airport import AirportService, ScanOptions, Server, serve
@@ -19,7 +19,7 @@ from skiway.foundation.doors import GRPC_CODES
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
-@pytest.mark.parametrize("page", [README, GUIDE, WRITING], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, GUIDE, SERVER, WRITING], ids=lambda page: page.name)
 def test_programs_run_in_order_and_print_the_output_shown(
     page: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -36,20 +36,20 @@ def test_programs_run_in_order_and_print_the_output_shown(
     assert outputs, "the page must show some output"
 
 
-@pytest.mark.parametrize("page", [README, GUIDE, WRITING], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, GUIDE, SERVER, WRITING], ids=lambda page: page.name)
 def test_every_program_is_tested(page: Path) -> None:
     elsewhere = page.read_text().count("```python metastore")  # needs a server: tests/client/metastore/test_docs.py
     assert page.read_text().count("```python") == len(list(programs(page))) + elsewhere
 
 
 def test_every_public_name_is_in_the_guide() -> None:
-    code = re.findall(r"```.*?```|`[^`]+`", GUIDE.read_text(), re.DOTALL)
+    code = re.findall(r"```.*?```|`[^`]+`", GUIDE.read_text() + SERVER.read_text(), re.DOTALL)
     named = set(re.findall(r"\w+", " ".join(code)))
     assert [name for name in skiway.airport.__all__ if name not in named] == []
 
 
 def test_every_option_is_in_the_guide() -> None:
-    rows = "\n".join(re.findall(r"^\| `.*", GUIDE.read_text(), re.MULTILINE))
+    rows = "\n".join(re.findall(r"^\| `.*", GUIDE.read_text() + SERVER.read_text(), re.MULTILINE))
     options = [
         *inspect.signature(Server).parameters,
         *(name for name in ScanOptions.__dataclass_fields__),

@@ -1,6 +1,6 @@
 """What can be read and written of each format, through Airport and over REST: one cell per feature and door.
 
-A cell names the test that shows it, or says why the answer is no. `python -m formats.feature_matrix docs/format-matrix.md` writes
+A cell names the test that shows it, or says why the answer is no. `python -m formats.feature_matrix docs/formats.md` writes
 the page (with `PYTHONPATH=tests`), and `test_feature_matrix.py` fails if the page is out of date or a test does not exist.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 from skiway.formats.delta.table import SUPPORTED_FEATURES
 
 BEGIN: Final = "<!-- matrix: generated, do not edit -->"
-END: Final = "<!-- end of the matrix -->"
+END: Final = "<!-- end of matrix -->"
 DOORS: Final = ("Airport read", "Airport write", "REST read", "REST write")
 
 

@@ -11,13 +11,13 @@ from formats.feature_matrix import DELTA_UNSUPPORTED, ROWS, Cell, page_with_matr
 from skiway.formats.delta.table import SUPPORTED_FEATURES
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "format-matrix.md"
+PAGE = TESTS.parent / "docs" / "formats.md"
 CELLS = sorted({cell for row in ROWS for cell in row.cells}, key=lambda cell: (cell.test, cell.reason))
 
 
 def test_page_is_up_to_date() -> None:
     page = PAGE.read_text()
-    assert page == page_with_matrix(page), "run PYTHONPATH=tests python -m formats.feature_matrix docs/format-matrix.md"
+    assert page == page_with_matrix(page), "run PYTHONPATH=tests python -m formats.feature_matrix docs/formats.md"
 
 
 def test_unsupported_delta_features_are_not_supported() -> None:

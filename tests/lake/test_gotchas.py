@@ -1,4 +1,4 @@
-"""The gotchas page: its programs fail with the errors it shows."""
+"""The page about what can go wrong: its programs fail with the errors it shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lake.lakes import Lake
 from skiway.client import AirportClient
 from skiway.errors import SkiwayError
 
-PAGE = Path(__file__).parents[2] / "docs" / "gotchas.md"
+PAGE = Path(__file__).parents[2] / "docs" / "what-can-go-wrong.md"
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

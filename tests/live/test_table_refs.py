@@ -46,7 +46,7 @@ def test_update_and_delete_are_an_internal_error_of_the_client(
     """DuckDB plans them only for tables with row ids; if references had some, it could not count their rows."""
     with client.session(server.attach()) as session:
         outcome = session.run(statement)
-        assert outcome.status == "fatal", "the client has changed: see docs/airport.md and docs/gotchas.md"
+        assert outcome.status == "fatal", "the client has changed: see docs/airport.md and docs/what-can-go-wrong.md"
         assert "BindRowIdColumns" in outcome.message
     with client.session(server.attach()) as session:
         assert session.rows(f"SELECT count(*) FROM {ORDERS}") == [["3"]]

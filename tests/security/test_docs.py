@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from skiway.config import describe
 from skiway.security import MASK, Roles, TokenFile, authentication, tokens
 from skiway.security.secrets import files as file_secrets
 from skiway.security.secrets import store
@@ -74,7 +75,7 @@ def test_page_lists_exactly_the_existing_error_keys():
 
 
 def test_settings_on_the_page_exist():
-    listed = set(re.findall(r"^\| `([\w.]+)` \|", (DOCS / "configuration.md").read_text(), re.MULTILINE))
+    listed = {setting.key for setting in describe()}
     named = set(re.findall(r"`((?:auth|interceptor|secrets)\.[\w.]+)`", PAGE))
     assert named
     assert named <= listed

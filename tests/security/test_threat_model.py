@@ -1,72 +1,51 @@
-"""Every line of the threat model names tests that exist."""
+"""Every threat names tests that exist."""
 
 from __future__ import annotations
 
 import ast
 import functools
-import re
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-PROJECT = Path(__file__).parents[2]
-PAGE = PROJECT / "docs" / "threat-model.md"
-TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
-
-
-def threats() -> list[str]:
-    """The lines of all tables with tests, without their headings."""
-    lines = PAGE.read_text().splitlines()
-    found, inside = [], False
-    for line in lines:
-        if line == "| threat | protection | tests |":
-            inside = True
-        elif not line.startswith("|"):
-            inside = False
-        elif inside and not line.startswith("|---"):
-            found.append(line)
-    return found
+TESTS = Path(__file__).parents[1]
+SECTIONS = tomllib.loads(Path(__file__).with_name("threats.toml").read_text())["section"]
+THREATS = [threat for section in SECTIONS for threat in section["threat"]]
 
 
 @functools.cache
 def functions(file: str) -> set[str]:
-    path = PROJECT / file
+    path = TESTS / file
     tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-def defect(line: str) -> str:
-    """What is wrong with a line; empty if nothing is."""
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    if len(cells) != 3 or not all(cells):
-        return "it has not three cells"
-    named = TEST.findall(cells[2])
-    if not named:
+def defect(threat: Mapping[str, Any]) -> str:
+    """What is wrong with a threat; empty if nothing is."""
+    if not threat["threat"] or not threat["protection"]:
+        return "it is incomplete"
+    if not threat["tests"]:
         return "it names no test"
-    if ", ".join(f"`{file}::{test}`" for file, test in named) != cells[2]:
-        return "the third cell has something else than tests"
-    return ", ".join(f"{file} has no {test}" for file, test in named if test not in functions(file))
+    named = (test.partition("::") for test in threat["tests"])
+    return ", ".join(f"{file} has no {test}" for file, _, test in named if test not in functions(file))
 
 
-def test_every_line_names_existing_tests() -> None:
-    assert {line: found for line in threats() if (found := defect(line))} == {}
-
-
-def test_all_tables_are_read() -> None:
-    sections = re.findall(r"^## (?!Who is trusted)(.+)$", PAGE.read_text(), re.MULTILINE)
-    assert len(sections) == PAGE.read_text().count("| threat | protection | tests |") > 3
-    assert len(threats()) == sum("::test_" in line for line in PAGE.read_text().splitlines()) > 30
+def test_every_threat_names_existing_tests() -> None:
+    assert {each["threat"]: found for each in THREATS if (found := defect(each))} == {}
+    assert len({each["threat"] for each in THREATS}) == len(THREATS) > 70
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("protection", "tests", "message"),
     [
-        ("| a | b | |", "three cells"),
-        ("| a | b | it is safe |", "names no test"),
-        ("| a | b | `tests/security/test_threat_model.py::test_nothing` |", "has no test_nothing"),
-        ("| a | b | `tests/no_file.py::test_a` |", "has no test_a"),
-        ("| a | b | `tests/no_file.py::test_a` and more |", "something else"),
+        ("", ["security/test_threat_model.py::test_planted_defect_is_found"], "incomplete"),
+        ("b", [], "names no test"),
+        ("b", ["security/test_threat_model.py::test_nothing"], "has no test_nothing"),
+        ("b", ["no_file.py::test_a"], "has no test_a"),
     ],
 )
-def test_planted_defect_is_found(line: str, message: str) -> None:
-    assert message in defect(line)
+def test_planted_defect_is_found(protection: str, tests: list[str], message: str) -> None:
+    assert message in defect({"threat": "a", "protection": protection, "tests": tests})

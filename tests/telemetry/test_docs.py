@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,11 @@ import pytest
 from skiway.config import describe
 from skiway.telemetry.audit import CATEGORIES
 from skiway.telemetry.context import FACTS
-from skiway.telemetry.definitions import METRICS
 from skiway.telemetry.metrics import MAX_SERIES
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "docs" / "operations.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-
-
-def test_table_of_metrics_on_the_page_is_up_to_date():
-    pages = runpy.run_path(str(PROJECT / "scripts" / "write_references.py"))["pages"]()
-    assert pages[PROJECT / "docs" / "operations.md"] == PAGE, "run: .venv/bin/python scripts/write_references.py"
-    assert all(f"| `{metric.name}` |" in PAGE for metric in METRICS)
 
 
 @pytest.mark.parametrize(("code", "printed"), EXAMPLES)
@@ -33,7 +25,7 @@ def test_examples_print_what_the_page_shows(code: str, printed: str, capsys: pyt
 
 
 def test_page_lists_categories_facts_and_limits():
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 1
     assert " ".join(", ".join(CATEGORIES).split()) in " ".join(PAGE.split())
     assert all(f"`{fact}`" in PAGE for fact in FACTS)
     assert f"{MAX_SERIES} combinations" in PAGE

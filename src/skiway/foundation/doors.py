@@ -91,7 +91,7 @@ EXPLANATIONS: Final[Mapping[str, Explanation]] = {
         "look for the correlation id of the message in the log of the server; `skiway check` finds damaged data",
     ),
 }
-"""The codes of all errors. `skiway explain` and the explorer show them, and docs/rpc.md lists them."""
+"""The codes of all errors. `skiway explain` and the explorer show them, and docs/reference/errors.md lists them."""
 
 
 def exhausted(error: BaseException) -> LimitExceeded | None:
@@ -158,6 +158,9 @@ def outcome_of(error: BaseException) -> str:
         return known.code
     return Cancelled.code if isinstance(error, GeneratorExit | KeyboardInterrupt) else Internal.code
 
+
+PAGES: Final = "explorer-pages"
+"""The engine that the explorer names for calls that it makes itself, to show a page. What a visitor does has the engine `explorer`."""
 
 MAX_HEADER_LENGTH: Final = 128
 """The longest value of a header that is echoed, logged or forwarded."""

@@ -1,7 +1,7 @@
 """The definition of every metric, and the form of its values.
 
 A metric has a name, a kind, tags and a description.
-`scripts/write_references.py` makes the table in docs/operations.md from the definitions.
+`scripts/write_references.py` makes the page docs/reference/metrics.md from the definitions.
 """
 
 from __future__ import annotations

@@ -451,13 +451,6 @@ def test_visible_objects_use_only_visible_types(kind, version):
     assert check(answer) == []
 
 
-def test_page_matches_the_code():
-    page = PROJECT / "docs" / "metastore.md"
-    results = doctest.testfile(str(page), module_relative=False)
-    assert results.attempted >= 3
-    assert results.failed == 0
-
-
 def test_duckdb_file_matches_duckdb():
     script = PROJECT / "scripts" / "generate_builtins.py"
     command = [sys.executable, str(script), "--check", "duckdb"]

@@ -40,7 +40,7 @@ from spark_jobs.profile.test_profile import no_spark
 from spark_jobs.test_sync_worker import job, triggered, until, worker
 
 SOON_S = 20
-PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
+PAGE = Path(__file__).parents[3] / "docs" / "statistics.md"
 
 
 class Table:

@@ -326,7 +326,7 @@ def test_thousands_of_files_with_twenty_columns_are_merged_in_seconds() -> None:
 
 
 def test_page_names_every_property_and_every_domain() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "pipeline.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "statistics.md").read_text()
     found = profiles(row(0, 1, [1, 2], LONG, top=[{"value": "1", "count": 1}], error=None))
     merged = merge(found, file_table(ONE, [2]), ONE)
     properties = {*merged.table.properties, *merged.columns[0].properties}

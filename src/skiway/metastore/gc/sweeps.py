@@ -96,7 +96,7 @@ def sweep_blobs(
     """Delete blobs that no resource names and that are old enough, except for those that a query has pinned.
 
     `pinned` may name further blobs to keep. `min_age_s` must be longer than any writer takes from its blob to its
-    pointers; docs/storage.md says by how much.
+    pointers, plus the 10 s in which `put` does not write an existing blob again.
     """
     oldest = clock() - timedelta(seconds=min_age_s)
     page = stores.blobs.page("", size=size, token=token)

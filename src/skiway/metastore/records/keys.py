@@ -372,6 +372,11 @@ def metrics_report(account_id: str, table_id: str, number: str = "") -> str:
     return f"/reports/{encoded(account_id)}/{encoded(table_id)}/{number}"
 
 
+def finished_query(account_id: str, position: str = "") -> str:
+    """Holds, until it expires, a query that has ended, not a blob's address; without a position, the prefix of all, the newest first."""
+    return f"/query-history/{encoded(account_id)}/{position}"
+
+
 def scan_plan(account_id: str, table_id: str, caller: str, plan_id: str = "") -> str:
     """Holds, until it expires, a scan that was planned for a caller, not a blob's address; without an id, the prefix of all."""
     return f"/plans/{encoded(account_id)}/{encoded(table_id)}/{encoded(caller) if caller else '-'}/{encoded(plan_id) if plan_id else ''}"

@@ -3,7 +3,7 @@
 `ProfiledFiles` are the data files with their profiles, and have the statistics of the table as a whole. Counts and bounds are
 taken from the
 file table if they are exact there, and otherwise from the profiles, like everything else. The properties `quality.*` say how reliable
-each figure is (see docs/pipeline.md).
+each figure is (see docs/statistics.md).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from skiway.spark_jobs.profile.values import is_exact_as_text, parsed, storage_t
 EXACT: Final = "exact"
 ESTIMATE: Final = "estimate"
 BOUND: Final = "bound"
-"""The values of the properties `quality.*`; docs/pipeline.md explains them."""
+"""The values of the properties `quality.*`; docs/statistics.md explains them."""
 
 
 class ProfiledFiles:

@@ -186,7 +186,7 @@ def open_directory(
 def open_s3(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
 ) -> ObjectBlobStore:
-    """Open the store at `s3://bucket/prefix?region=...`; see docs/storage.md for the parameters."""
+    """Open the store at `s3://bucket/prefix?region=...`; see docs/configuration.md for the stores."""
     parsed = urlsplit(url)
     name = f"s3://{parsed.netloc}{parsed.path}"
     settings: dict[str, Any] = dict(parse_qsl(parsed.query)) | dict(options)

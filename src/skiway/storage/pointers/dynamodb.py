@@ -392,7 +392,7 @@ def _number(value: int) -> dict[str, str]:
 def open_pointers(
     url: str, *, clock: Clock = utc_now, on_call: OnCall | None = None, options: Mapping[str, str]
 ) -> DynamoPointerStore:
-    """Open the store at `dynamodb://table?region=...`; see docs/storage.md for the parameters."""
+    """Open the store at `dynamodb://table?region=...`; see docs/configuration.md for the stores."""
     parsed = urlsplit(url)
     settings = dict(parse_qsl(parsed.query)) | dict(options)
     known = {"region", "endpoint", "create", "aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
