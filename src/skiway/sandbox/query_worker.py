@@ -39,6 +39,9 @@ _MAX_DESCRIPTORS: Final = 4096
 _MAX_DEPTH: Final = 10_000
 """Of Python, for the syntax trees of queries: DuckDB accepts expressions with 1000 levels, which have several in its JSON."""
 
+MAX_PROFILE: Final = 1 << 18
+"""The bytes of a profile; longer ones are cut off, and then cannot be read."""
+
 _REFUSED: Final = {"variant", "type"}
 _CONVERTED: Final = {"enum": "VARCHAR"}
 _CONVERTED_IF_PLAIN: Final = {
@@ -94,7 +97,7 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
         elif "expressions" in header:
             found = compiled_expressions(databases.parser, header["expressions"], header["claims"])
         else:
-            _run(databases, header, parts, responses)
+            write_frame(responses, b".", _run(databases, header, parts, responses))
             return
         write_frame(responses, b"P", json.dumps(found).encode())
     except NO_MEMORY:
@@ -106,8 +109,8 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
         write_frame(responses, *((b"M", b"") if is_memory else (b"E", shown_error(error).encode())))
 
 
-def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes], responses: BinaryIO) -> None:
-    """Send the columns and the rows of a query."""
+def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes], responses: BinaryIO) -> bytes:
+    """Send the columns and the rows of a query, and return what DuckDB measured."""
     if header["describe"]:
         with databases.describing(header, parts) as database:
             if header["parameters"]:
@@ -117,14 +120,14 @@ def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes]
             else:
                 relation = _sendable(database.sql(header["sql"]).limit(0), plain=header["plain"])
             _send_rows(relation, responses)
-    else:
-        write_frame(responses, KEPT if databases.has_kept(header) else SEND_FILES, b"")
-        with databases.used(header, parts) as database:
-            relation = database.sql(header["sql"])
-            if header["explain"]:
-                relation = database.from_arrow(pa.table({"plan": [relation.explain()]}))
-            _send_rows(_sendable(relation, plain=header["plain"]), responses)
-    write_frame(responses, b".", b"")
+        return b""
+    write_frame(responses, KEPT if databases.has_kept(header) else SEND_FILES, b"")
+    with databases.used(header, parts) as database:
+        relation = database.sql(header["sql"])
+        if header["explain"]:
+            relation = database.from_arrow(pa.table({"plan": [relation.explain()]}))
+        _send_rows(_sendable(relation, plain=header["plain"]), responses)
+        return database.get_profiling_information("json").encode()[:MAX_PROFILE]
 
 
 def _sendable(relation: duckdb.DuckDBPyRelation, *, plain: bool) -> duckdb.DuckDBPyRelation:

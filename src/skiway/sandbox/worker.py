@@ -140,7 +140,9 @@ def _answer(
             found = _run(cursor, header["statements"], tables)
         else:
             rows = cursor.from_arrow(tables["rows"])
-            found = [rows.select(duckdb.SQLExpression(header["select"]).alias("value")).to_arrow_table()]
+            value = duckdb.SQLExpression(header["select"]).alias("value")
+            # With a column beside it, DuckDB 2.0 rejects aggregates, as older versions always do.
+            found = [rows.select(value, duckdb.ColumnExpression(rows.columns[0])).to_arrow_table().select([0])]
         return {"ok": True}, [encode_table(table) for table in found]
     except duckdb.InterruptException:
         return {"error": "time"}, []
