@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -254,7 +255,7 @@ class Copy:
         for step in steps:
             self.check()
             new = step.write(own, keys)
-            with undoing(lambda written=new.written: own.files.remove(written.paths)):  # type: ignore[misc]
+            with undoing(partial(own.files.remove, new.written.paths)):
                 self.check()
                 made = self._commit(target, new, stored, replaces=False)
             stored = read_position(made.files, made.metadata)

@@ -93,7 +93,7 @@ def merge(
         now = load(realm, warehouse, table_id)
         guard(now.metadata)
         current = now.handle.current()
-        deleted = _deleted(now, warehouse, keys, joins)
+        deleted = rows_with(keys, now, warehouse, joins)
         producer = overwrite(
             deleted.whole,
             added,
@@ -122,7 +122,8 @@ class Deleted:
     whole: list[str] = field(default_factory=list)
 
 
-def _deleted(table: ManagedTable, warehouse: Warehouse, keys: ReplacedKeys, joins: KeyJoins) -> Deleted:
+def rows_with(keys: ReplacedKeys, table: ManagedTable, warehouse: Warehouse, joins: KeyJoins) -> Deleted:
+    """What deletes the rows of a table that have one of the keys, in its state as it was loaded, for a commit `overwrite`."""
     own = handle_of(table.table, table.metadata, warehouse.files(table.metadata.location))
     current = own.current()
     if current is None or keys.count == 0:
