@@ -32,7 +32,7 @@ ALLOWED = {
     ("spark_jobs/ingest/jdbc.py", "fetched", "toArrow"): "rows about a table: figures, columns, or names of tables",
     ("spark_jobs/optimizer.py", "version", "collect"): "the version of Iceberg",
     ("spark_jobs/optimizer.py", "attempt", "collect"): "the figures of a procedure",
-    ("spark_jobs/pipeline_queries.py", "values", "toArrow"): "a time, distinct numbers of files, or rows of a unit test",
+    ("spark_jobs/pipeline_queries.py", "values", "toArrow"): "a time, numbers of files, or rows of a unit test",
     ("spark_jobs/profile/scans.py", "_summaries", "toArrow"): "a row of sketches for each part of a file",
     (
         "spark_jobs/quality.py",
