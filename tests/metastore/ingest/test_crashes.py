@@ -59,7 +59,7 @@ def crash_at_every_step(
     """Crash loads at each step in turn; after each crash, the next load must give the expected rows. Returns the steps."""
     at = 0
     while True:
-        at += files  # each step of a load is like the others
+        at += 1 if files == 1 else 5  # the steps of a load are alike
         folder = tmp_path / f"{mode}-{at}"
         crashes = 0
         with open_stores("memory://", clock=Clock()) as stores:
@@ -123,4 +123,4 @@ def crash_at_every_step(
     ids=["append", "upsert", "replace"],
 )
 def test_crash_at_every_step_neither_loses_nor_duplicates_rows(tmp_path, mode, keys, expected, files):
-    assert crash_at_every_step(tmp_path, mode, keys, expected, files=files) > 15
+    assert crash_at_every_step(tmp_path, mode, keys, expected, files=files) > 15 * files
