@@ -40,7 +40,6 @@ ALLOWED = {
         "toArrow",
     ): "values that a rule asks for by number: ends, a quantile, or one more than it allows",
     ("spark_jobs/quality.py", "_at_place", "collect"): "a limited sample, and four counts",
-    ("spark_jobs/shipping.py", "_missing", "collect"): "the names of packages that are missing, from eight tasks",
     ("spark_jobs/tasks.py", "collected", "toArrow"): "an outcome for each task: files, counts and errors",
     ("spark_queries/worker.py", "_batches", "toLocalIterator"): "the rows of a caller's query, streamed to the caller",
 }
