@@ -26,8 +26,21 @@ native: setup  ## build the native transport of gRPC into .venv; needs cargo, an
 	$(BIN)/uv tool run --from 'maturin>=1.9,<2' maturin build --release --locked --manifest-path native/Cargo.toml --out native/target/wheels
 	$(BIN)/uv pip install --quiet --reinstall --no-deps native/target/wheels/*.whl
 
-demo: setup  ## start a demo lake to attach from DuckDB; with ARGS=--once run three queries and exit
+# The demo needs a third of what tests need. Only `make setup` installs all of it, into the same environment. Each step can be interrupted.
+DEMO := $(VENV)/.demo$(if $(SPARK),-spark)
+
+demo: $(if $(wildcard $(VENV)/.ready),setup,$(DEMO))  ## start a demo lake to attach from DuckDB; with ARGS=--once run three queries and exit; SPARK=1 adds a pipeline
 	$(BIN)/skiway demo $(ARGS)
+
+$(DEMO): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Skiway needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 demo")'
+	@echo "1/3 creating $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	@echo "2/3 installing uv, which installs the rest"
+	$(BIN)/pip install --quiet "$$(grep -oE '^uv==[0-9.]+' requirements.lock)"
+	@echo "3/3 installing Skiway with its server, about 700 MB$(if $(SPARK),; Spark adds 600 MB)"
+	$(BIN)/uv pip install --constraints requirements.lock --editable '.[$(if $(SPARK),spark,lake)]'
+	touch $@
 
 # Spark tests run in a process of their own, because a process that has served gRPC cannot fork a Java reliably. They
 # use one core, so the other tests run beside them. Their output is printed last. Collecting the other tests once stores
@@ -35,7 +48,7 @@ demo: setup  ## start a demo lake to attach from DuckDB; with ARGS=--once run th
 SPARK_TESTS := tests/test_stack.py tests/spark_jobs
 OTHER_TESTS := tests $(addprefix --ignore ,$(SPARK_TESTS))
 
-# CI has fifteen minutes on two cores, so tests that take long are in a list of their own.
+# CI has ten minutes on two cores, so tests that take long are in a list of their own.
 test: setup  ## run the tests, without those in tests/slow_tests.txt
 	@mkdir -p .cache
 	@export SKIWAY_TESTS=$${SKIWAY_TESTS:-quick}; \
@@ -111,6 +124,7 @@ lint: setup  ## check style, types, the limits of sizes in scripts/size.toml, an
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(RUN) scripts/check_size.py
+	$(RUN) scripts/check_style.py
 	$(RUN) scripts/check_api.py
 
 size: setup  ## lower the limits in scripts/size.toml to the present sizes

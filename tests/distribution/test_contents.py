@@ -99,7 +99,7 @@ def test_every_imported_library_is_declared_and_every_declared_one_is_used() -> 
 
 @pytest.mark.parametrize(
     "extra_and_those_it_contains",
-    [("lake", "memory", "geometry", "sql"), ("spark", "geometry"), ("mcp",)],
+    [("lake", "memory", "geometry", "sql"), ("mcp",)],
 )
 def test_an_extra_adds_every_library_that_is_checked_for(extra_and_those_it_contains: Sequence[str]) -> None:
     added = {_parsed(each)[0] for extra in extra_and_those_it_contains for each in DECLARED[extra]}

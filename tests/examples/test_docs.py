@@ -101,3 +101,10 @@ def test_files_named_in_the_contributor_guide_exist() -> None:
     named = re.findall(r"`((?:src|tests|docs|proto)/[^` ]*|\w+\.(?:yml|toml|md))`", CONTRIBUTING.read_text())
     assert len(named) > 20
     assert [path for path in named if not (PROJECT / path).exists()] == []
+
+
+def test_commands_of_the_published_package_are_only_under_once_released() -> None:
+    """Remove this test, and that heading, when the package is published."""
+    sections = re.split(r"^## ", README.read_text(), flags=re.MULTILINE)
+    published = re.compile(r"(?:pip install|uvx)\b.*\bskiway")
+    assert [each.splitlines()[0] for each in sections if published.search(each)] == ["Once released"]
