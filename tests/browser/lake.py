@@ -29,6 +29,8 @@ class Lake:
     server: Server
     tokens: dict[str, str]
     failed_job: str
+    snapshots: list[int]
+    """The snapshots of lake.sales.people, newest first."""
 
     @property
     def address(self) -> str:
@@ -44,6 +46,10 @@ def filled(server: Server, tokens: dict[str, str], folder: Path) -> Lake:
         people = pa.table({"id": pa.array(range(1000), pa.int64()), "name": ["ann"] * 600 + ["bob"] * 400})
         lake.create_table_as("sales.people", people)
         lake.insert("sales.people", pa.table({"id": pa.array([5000], pa.int64()), "name": ["late"]}))
+        basket = pa.array(
+            [{"sku": SCRIPT, "sizes": [1, 2]}, None], pa.struct({"sku": pa.string(), "sizes": pa.list_(pa.int64())})
+        )
+        lake.create_table_as("sales.orders", pa.table({"order_no": [1, 2], "basket": basket}))
         lake.create_table_as(("sales", f"t{SCRIPT}"), pa.table({SCRIPT: [SCRIPT]}))
         lake.call(("skiway", "create_view"), "sales.names", "SELECT DISTINCT name FROM sales.people").read_all()
     with Metastore(server.address, token=tokens["ada"]) as metastore:
@@ -65,7 +71,8 @@ def filled(server: Server, tokens: dict[str, str], folder: Path) -> Lake:
         metastore.connectors.create("nowhere", kind="parquet", uri=str(folder / "nothing"), catalog="lake")
         failed = metastore.jobs.wait(metastore.connectors.sync("nowhere").id, timeout_s=60)
         assert failed.state == "failed"
-    return Lake(server, tokens, failed.id)
+        snapshots = [each.id for each in metastore.snapshots("lake.sales.people")]
+    return Lake(server, tokens, failed.id, snapshots)
 
 
 def _profile(metastore: Metastore) -> None:

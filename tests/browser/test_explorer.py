@@ -4,54 +4,137 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, PackageLoader
-from playwright.sync_api import Browser, Page, Route, StorageState, expect
+from playwright.sync_api import Browser, BrowserContext, Page, StorageState, expect
 
 from browser.conftest import screenshot
 from browser.lake import Lake
 
 
-def test_table_is_found_by_typing(tab: Page) -> None:
+def jump(tab: Page, text: str, option: str = "") -> None:
+    """Go to an object, a page, or a part of this page with Ctrl+K."""
+    tab.keyboard.press("Control+k")
+    tab.keyboard.type(text, delay=10)
+    expect(tab.get_by_role("option", selected=True)).to_contain_text(option or text)
+    tab.keyboard.press("Enter")
+
+
+def press_on(tab: Page, role: Any, name: str) -> None:
+    """Press Enter on something that Tab leads to."""
+    target = tab.get_by_role("main").get_by_role(role, name=name, exact=True)
+    expect(target).to_be_visible()
+    tab.get_by_role("main").focus()
+    for _ in range(60):
+        tab.keyboard.press("Tab")
+        if target.evaluate("each => each === document.activeElement"):
+            tab.keyboard.press("Enter")
+            return
+    raise AssertionError(f"Tab does not lead to {name}")
+
+
+def test_table_is_found_by_one_of_its_columns_with_the_keyboard(tab: Page) -> None:
     tab.keyboard.press("/")
-    tab.keyboard.type("customers", delay=20)
-    expect(tab.get_by_role("status")).to_contain_text("1 result")
-    tab.get_by_role("link", name="lake.sales.people").click()
-    expect(tab.get_by_role("heading", level=1)).to_contain_text("people")
+    tab.keyboard.type("order_no", delay=20)
+    expect(tab.locator("#tree-status")).to_have_text("1 result")
+    expect(tab.get_by_role("treeitem")).to_contain_text("column order_no")
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    expect(tab.get_by_role("heading", level=1)).to_have_text("orders")
 
 
-def test_page_that_loads_itself_again_does_not_replace_the_results_of_a_search(tab: Page) -> None:
-    parts = Environment(loader=PackageLoader("skiway.web"), autoescape=True).get_template("parts.html").module
-    notice = parts.incomplete({"reason": "more will be found", "is_temporary": True})  # type: ignore[attr-defined]
-    held: list[Route] = []
-    tab.route(tab.url, lambda route: held.append(route))  # the page is requested again, and not answered yet
-    tab.evaluate(
-        "html => { const main = document.querySelector('#main'); main.insertAdjacentHTML('afterbegin', html); htmx.process(main); }",
-        str(notice),
-    )
-    while not held:
-        tab.wait_for_timeout(50)
+def test_tree_is_opened_with_the_keyboard_and_stays_open(tab: Page) -> None:
     tab.keyboard.press("/")
-    tab.keyboard.type("customers")
-    expect(tab.get_by_role("status")).to_contain_text("1 result")
-    for each in held:
-        each.continue_()
-    tab.wait_for_timeout(500)
-    expect(tab.get_by_role("status")).to_contain_text("1 result")
+    tab.keyboard.press("ArrowDown")
+    for name in ("lake", "sales"):
+        item = tab.get_by_role("treeitem", name=name, exact=True)
+        expect(item).to_be_focused()
+        tab.keyboard.press("ArrowRight")
+        expect(item).to_have_attribute("aria-expanded", "true")
+        if name == "lake":
+            tab.keyboard.press("s")
+    tab.keyboard.press("p")
+    expect(tab.get_by_role("treeitem", name="people")).to_be_focused()
+    tab.keyboard.press("ArrowLeft")
+    expect(tab.get_by_role("treeitem", name="sales", exact=True)).to_be_focused()
+    tab.keyboard.press("p")
+    tab.keyboard.press("Enter")
+    expect(tab.get_by_role("heading", level=1)).to_have_text("people")
+    expect(tab.get_by_role("treeitem", name="people")).to_have_attribute("aria-current", "page")
+    expect(tab.get_by_role("treeitem", name="orders")).to_be_visible()
 
 
-def test_histogram_can_be_read(tab: Page, server_address: str) -> None:
-    tab.goto(f"{server_address}/tables/lake/sales/people")
-    expect(tab.get_by_role("img", name="id: histogram from 0 to 5000")).to_be_visible()
+def test_histogram_is_read_with_the_keyboard(tab: Page) -> None:
+    jump(tab, "lake.sales.people")
+    press_on(tab, "link", "id")
+    expect(tab.get_by_role("img", name="id: histogram from 0 to 5,000").first).to_be_visible()
+    expect(tab.locator(".plot .axes")).to_contain_text("1,000")
+    press_on(tab, "link", "logarithmic")
+    expect(tab.get_by_role("link", name="logarithmic")).to_have_attribute("aria-current", "true")
+    expect(tab.locator(".plot .axes text").get_by_text("100", exact=True)).to_be_visible()
 
 
-def test_rows_travel_in_time(tab: Page) -> None:
-    tab.goto(tab.url + "tables/lake/sales/people?tab=snapshots")
-    tab.locator(".timeline li").nth(1).get_by_role("link", name="Rows").click()
+def test_who_changed_a_table_is_seen_with_the_keyboard(tab: Page) -> None:
+    expect(tab.get_by_role("region", name="Changed in the last 24 hours")).to_contain_text("ada")
+    jump(tab, "lake.sales.people")
+    jump(tab, "snapshots", "Snapshots")
+    newest = tab.get_by_role("main").get_by_role("listitem").first
+    expect(newest).to_contain_text("ada")
+    expect(newest).to_contain_text("+1 rows")
+
+
+def test_time_travel_and_comparison_with_the_keyboard(tab: Page) -> None:
+    jump(tab, "lake.sales.people")
+    jump(tab, "snapshots", "Snapshots")
+    press_on(tab, "button", "Compare")
+    compared = tab.get_by_role("region", name="Comparison")
+    expect(compared).to_contain_text("+1")
+    press_on(tab, "link", "Compare the rows")
+    expect(tab.get_by_role("region", name="Only in the newer one")).to_contain_text("late")
+    tab.locator(".timeline li").nth(1).get_by_role("link", name="Rows").press("Enter")
     expect(tab.get_by_text("As of snapshot")).to_be_visible()
-    expect(tab.locator(".figures").get_by_text("1,000", exact=True)).to_be_visible()
-    tab.get_by_role("link", name="Back to the current one").click()
-    expect(tab.locator(".figures").get_by_text("1,001", exact=True)).to_be_visible()
+    expect(tab.locator(".facts").get_by_text("1,000", exact=True)).to_be_visible()
+    tab.get_by_role("link", name="Back to the current one").press("Enter")
+    expect(tab.locator(".facts").get_by_text("1,001", exact=True)).to_be_visible()
+
+
+def test_rows_are_filtered_sorted_and_opened(tab: Page, server_address: str) -> None:
+    tab.goto(f"{server_address}/tables/lake/sales/people?tab=rows")
+    tab.get_by_label("Column").select_option("name")
+    tab.get_by_label("Value").fill("late")
+    tab.get_by_role("button", name="Filter").click()
+    expect(tab.locator("tbody tr")).to_have_count(1)
+    tab.get_by_role("link", name="Remove the filter of name").click()
+    tab.get_by_role("link", name="id", exact=True).click()
+    tab.get_by_role("link", name="id", exact=True).click()
+    expect(tab.locator("tbody tr").first).to_contain_text("5000")
+    tab.goto(f"{server_address}/tables/lake/sales/orders?tab=rows")
+    tab.locator("summary").first.click()
+    expect(tab.get_by_text("<script>alert(1)</script>").last).to_be_visible()
+
+
+def test_snippets_are_copied(context: BrowserContext, tab: Page, server_address: str) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=server_address)
+    tab.goto(f"{server_address}/tables/lake/sales/people?tab=connect")
+    tab.get_by_role("button", name="Copy").first.click()
+    expect(tab.get_by_role("button", name="Copy").first).to_contain_text("Copied")
+    assert "ATTACH" in tab.evaluate("navigator.clipboard.readText()")
+
+
+def test_lineage_is_followed(tab: Page, server_address: str) -> None:
+    tab.goto(f"{server_address}/tables/lake/sales/people?tab=lineage")
+    tab.locator("a[data-node='lake.sales.names']").hover()
+    expect(tab.locator(".network .line.lit")).to_have_count(1)
+    tab.locator("a[data-node='lake.sales.names']").press("Enter")
+    expect(tab.get_by_role("heading", level=1)).to_have_text("names")
+
+
+def test_menu_opens_on_a_phone(tab: Page) -> None:
+    tab.set_viewport_size({"width": 400, "height": 800})
+    expect(tab.get_by_role("searchbox")).to_be_hidden()
+    tab.get_by_role("button", name="Menu").click()
+    tab.get_by_role("link", name="Operate").click()
+    expect(tab.get_by_role("heading", level=1)).to_have_text("Health")
 
 
 def test_sync_is_started_and_watched_until_it_ends(tab: Page, server_address: str) -> None:
@@ -154,7 +237,7 @@ def test_audit_log_is_filtered(tab: Page, server_address: str) -> None:
 
 
 def test_health_leads_to_the_job_that_failed(tab: Page, lake: Lake) -> None:
-    tab.get_by_role("link", name="Health").click()
+    tab.get_by_role("link", name="Operate").click()
     tab.get_by_role("link", name=f"job {lake.failed_job} failed").click()
     expect(tab.get_by_role("heading", level=1)).to_contain_text(lake.failed_job)
     expect(tab.get_by_role("main")).to_contain_text("nothing")

@@ -29,13 +29,13 @@ def test_columns_are_described_with_numbers_and_histograms(run: Run) -> None:
     assert lines["rows"] == ["rows", f"{ROWS:,}"]
     header = ["column", "type", "nulls", "distinct", "min", "max", "values"]
     assert lines["column"] == header
-    assert lines["id"][1:4] == ["long", "0", "%"]
+    assert lines["id"][1:4] == ["BIGINT", "0", "%"]
     assert re.fullmatch(r"≈[56],\d{3}", lines["id"][4])
     assert re.fullmatch(r"±[1-5]", lines["id"][5])
     assert lines["id"][7:9] == ["0", f"{ROWS - 1}"]
     assert set("".join(lines["id"][9:])) <= set("▁▂▃▄▅▆▇█")
     assert len(lines["id"][9]) == 16
-    assert lines["customer"][1:5] == ["string", "10.0", "%", "2"]
+    assert lines["customer"][1:5] == ["VARCHAR", "10.0", "%", "2"]
     assert lines["customer"][5:] == ["Ada", "Grace", "Ada", "50", "%,", "Grace", "40", "%"]
     assert lines["day"][4:7] == ["168", "2025-01-01", "2025-07-02"]
     assert f"all {ROWS:,} rows were profiled" in shown.out
@@ -103,7 +103,7 @@ def test_unprofiled_managed_table_shows_the_statistics_of_its_files(run: Run) ->
     run("sql", "INSERT INTO lake.desc_.t VALUES (9, 'a'), (NULL, 'ß')")
     shown = run("tables", "describe", "lake.desc_.t")
     lines = {line[0]: line for line in shown.lines if line}
-    assert lines["n"] == ["n", "int", "≤33.3", "%", "-", "⊂9", "⊂10"]
+    assert lines["n"] == ["n", "INTEGER", "≤33.3", "%", "-", "⊂9", "⊂10"]
     assert lines["s"][-2:] == ["⊂a", "⊂ß"]
     assert "the table was not profiled" in shown.out
     columns = run("tables", "describe", "lake.desc_.t", "-o", "json").json["columns"]

@@ -94,7 +94,7 @@ def test_tables_are_listed_with_origin_and_size(run: Run) -> None:
     assert listed.out.splitlines()[0].split() == ["name", "format", "origin", "rows", "data", "files", "size"]
     assert listed.lines[1][:3] == ["lake.raw.orders", "parquet", "raw"]
     everywhere = {each["name"]: each for each in run("tables", "list", "-o", "json").json}
-    assert everywhere["lake.raw.people"]["columns"][0] == {"name": "id", "type": "long", "required": False}
+    assert everywhere["lake.raw.people"]["columns"][0] == {"name": "id", "type": "BIGINT", "required": False}
     assert {each["name"] for each in run("tables", "list", "lake", "-o", "json").json} <= everywhere.keys()
 
 
@@ -105,8 +105,8 @@ def test_table_is_created_shown_and_deleted(run: Run) -> None:
     shown = run("tables", "get", "lake.made.things")
     assert ["format", "iceberg"] in shown.lines
     assert ["origin", "managed"] in shown.lines
-    assert ["id", "long", "yes"] in shown.lines
-    assert ["tags", "list<string>", "no"] in shown.lines
+    assert ["id", "BIGINT", "yes"] in shown.lines
+    assert ["tags", "VARCHAR[]", "no"] in shown.lines
     again = run("tables", "create", "lake.made.things", "id INT")
     assert again.code == 1
     assert "things" in again.err

@@ -236,6 +236,54 @@ def test_calls_of_a_connection(connection: Any) -> None:
         assert statement.getUpdateCount() == -1
 
 
+COLUMN_FACTS = (
+    *("getCatalogName", "getSchemaName", "getTableName", "getColumnLabel", "getColumnName", "getColumnType", "getColumnTypeName"),
+    *("getColumnClassName", "getColumnDisplaySize", "getPrecision", "getScale", "isNullable", "isReadOnly", "isWritable"),
+    *("isAutoIncrement", "isCaseSensitive", "isCurrency", "isDefinitelyWritable", "isSearchable", "isSigned"),
+)  # fmt: skip
+
+
+def test_session_of_dbeaver(jvm: Any, connection: Any) -> None:
+    """Its calls for a new connection, the tree of objects, the tabs of a table, and the grid with sorting and a filter."""
+    connection.setAutoCommit(True)
+    assert (connection.getWarnings(), connection.isReadOnly(), connection.isClosed()) == (None, True, False)
+    listed = connection.getMetaData()
+    assert [row["TABLE_CAT"] for row in rows_of(listed.getCatalogs())] == ["managed"]
+    schemas = [row["TABLE_SCHEM"] for row in rows_of(listed.getSchemas("managed", "%"))]
+    assert "s" in schemas
+    assert {row["TABLE_TYPE"] for row in rows_of(listed.getTableTypes())} == {"SYSTEM TABLE", "TABLE", "VIEW"}
+    assert [(row["TABLE_NAME"], row["TABLE_TYPE"]) for row in rows_of(listed.getTables("managed", "s", "%", None))] == [
+        ("adults", "VIEW"),
+        ("people", "TABLE"),
+    ]
+    for schema in schemas:  # the tree opens all columns of a schema at once
+        assert rows_of(listed.getColumns("managed", schema, None, "%")) or schema not in ("s", "skiway")
+    for name in ("getPrimaryKeys", "getImportedKeys", "getExportedKeys"):
+        assert rows_of(getattr(listed, name)("managed", "s", "people")) == []
+    assert rows_of(listed.getIndexInfo("managed", "s", "people", False, True)) == []
+    assert rows_of(listed.getFunctions("managed", "s", "%")) == rows_of(listed.getProcedures("managed", "s", "%")) == []
+
+    forward, read_only = jvm.java.sql.ResultSet.TYPE_FORWARD_ONLY, jvm.java.sql.ResultSet.CONCUR_READ_ONLY
+    for sql, found in (
+        ('SELECT * FROM "managed"."s"."people"', 3),
+        ("SELECT x.* FROM managed.s.people x\nWHERE name LIKE 'A%'\nORDER BY x.id DESC", 1),
+        ("SELECT COUNT(*) FROM managed.s.people;", 1),
+    ):
+        with closing(connection.createStatement(forward, read_only)) as statement:
+            statement.setFetchSize(200)
+            statement.setMaxRows(200)
+            assert statement.execute(sql)
+            results = statement.getResultSet()
+            facts = results.getMetaData()
+            for number in range(1, facts.getColumnCount() + 1):
+                for fact in COLUMN_FACTS:
+                    getattr(facts, fact)(number)
+            assert len(rows_of(results)) == found
+            assert (statement.getMoreResults(), statement.getUpdateCount()) == (False, -1)
+            statement.cancel()
+    assert connection.isValid(10)
+
+
 def test_errors_say_what_is_wrong(connection: Any) -> None:
     assert "INVALID_ARGUMENT: INSERT is not a query" in refused(connection, "INSERT INTO s.people VALUES (4, 'x')")
     assert "INVALID_ARGUMENT: Parser Error: syntax error" in refused(connection, "SELEC 1")

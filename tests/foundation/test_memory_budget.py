@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import io
+import os
+import platform
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -132,3 +136,22 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.01)
+
+
+FRAGMENTS = """
+from skiway.foundation.memory_budget import release_unused, resident_bytes
+blocks = [bytearray(2000) for _ in range(50_000)]
+kept = blocks[::1000]
+blocks.clear()
+freed = resident_bytes()
+release_unused()
+print((freed - resident_bytes()) >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators return memory by themselves, or never")
+def test_freed_memory_between_used_blocks_is_returned_to_the_system() -> None:
+    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    command = [sys.executable, "-c", FRAGMENTS]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert int(ended.stdout) > 60

@@ -107,7 +107,10 @@ def test_snapshots_are_pinned_by_table_and_point(bench: Bench) -> None:
     assert [bench.pin("", 5), bench.pin("", 6), bench.pin("unknown", 7)] == [5, 6, 7]
     other = bench.of.begin()
     assert [bench.pin(other, 8), bench.pin(unit, 9, "u")] == [8, 3]
-    assert bench.pin(unit, 10) == 10, "only the last pins are kept"
+    assert bench.pin(unit, 10) == 1
+    for _ in range(3):
+        bench.of.begin()
+    assert bench.pin(unit, 10) == 10, "only the last transactions are remembered"
 
 
 def test_transaction_reads_what_it_has_written(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

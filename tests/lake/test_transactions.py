@@ -100,10 +100,18 @@ def test_transaction_id_of_another_caller_is_unknown(other: tuple[str, str]) -> 
 
 
 def test_number_of_pins_is_bounded() -> None:
-    store = transactions(Clock(), keep=3)
+    store = transactions(Clock())
     unit = store.begin()
-    for table in range(10):
+    for table in range(1001):
         store.pinned(unit, str(table), "", find=lambda _: 1)
-    assert len(store._pins) == 3
-    assert store.pinned(unit, "9", "", find=lambda _: 2) == 1
+    assert store.pinned(unit, "1000", "", find=lambda _: 2) == 1
+    assert store.pinned(unit, "1", "", find=lambda _: 2) == 1
     assert store.pinned(unit, "0", "", find=lambda _: 2) == 2
+
+
+def test_the_oldest_transactions_are_forgotten() -> None:
+    store = transactions(Clock(), keep=3)
+    units = [store.begin() for _ in range(4)]
+    for unit in units:
+        store.pinned(unit, "t", "", find=lambda _: 1)
+    assert [store.pinned(unit, "t", "", find=lambda _: 2) for unit in reversed(units)] == [1, 1, 1, 2]

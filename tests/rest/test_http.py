@@ -376,8 +376,8 @@ def test_server_issues_no_tokens(rest_server: RestServer) -> None:
         (b'{"namespace": ["a"], "properties": {"n": NaN}}', "NaN"),
         (b'{"namespace": ["a"], "x": 123456789012345678901234567890}', "64 bits"),
         (b'{"namespace": ["\\ud800"]}', "not JSON"),
-        (b'{"namespace": "a"}', "namespace: "),
-        (b'{"namespace": ["a"], "properties": {"n": 1}}', "properties.n: "),
+        (b'{"namespace": "a"}', 'namespace is "a": send a list'),
+        (b'{"namespace": ["a"], "properties": {"n": 1}}', "properties.n is 1: "),
         (b"[" * 100_000, "nested too deep"),
     ],
 )
@@ -390,12 +390,12 @@ def test_invalid_body_is_rejected_with_the_reason(shared_shop: RestServer, body:
 @pytest.mark.parametrize(
     ("body", "expected_message"),
     [
-        ({"requirements": []}, "updates: Field required"),
+        ({"requirements": []}, "updates is missing: add it"),
         ({"requirements": [], "updates": [{"action": "explode"}]}, "updates.0"),
         ({"requirements": [{"type": "assert-luck"}], "updates": []}, "requirements.0"),
         (
             {"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": {}}]},
-            "updates.0.add-snapshot.snapshot",
+            "updates.0.snapshot.snapshot-id is missing",
         ),
         ({"requirements": [], "updates": [{"action": "set-default-spec", "spec-id": 77}]}, "77"),
         ({**set_property(a="b"), "identifier": {"namespace": ["sales"], "name": "other"}}, "sales.other"),
@@ -455,7 +455,7 @@ def test_fields_that_are_null_are_missing(shop: RestServer) -> None:
     assert shop.call("POST", HERE, {"name": "nulls", "schema": SCHEMA, **nulls}).status_code == 200
     assert shop.call("POST", "/v1/lake/namespaces", {"namespace": ["n"], "properties": None}).status_code == 200
     answer = shop.call("POST", HERE, {"name": None, "schema": SCHEMA})
-    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "name: Field required")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "name is missing: add it")
 
 
 def test_body_that_does_not_arrive_in_time_is_rejected(small_body_server: RestServer) -> None:

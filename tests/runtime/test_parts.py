@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -386,6 +387,7 @@ def test_in_memory_process_records_its_calls(tmp_path):
     with running(configured, tmp_path) as process:
         with calling(process.addresses["rpc"]) as caller:
             assert caller.catalogs() == ["lake"]
+        assert "memory" in {thread.name for thread in threading.enumerate()}, "no thread returns freed memory"
         text = process.observers.metrics.prometheus_text()
     assert 'operation="ListCatalogs"' in text
     assert 'skiway_core_store_requests_total{component="pointers"' in text

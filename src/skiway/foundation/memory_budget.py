@@ -59,6 +59,11 @@ def _arrays(of: pa.DataType) -> int:
     return found
 
 
+def release_unused() -> None:
+    """Return memory to the system that was freed. The allocator of the C library keeps it otherwise, for each of its arenas."""
+    pa.default_memory_pool().release_unused()
+
+
 class MemoryBudget:
     """A budget of `limit` bytes; 0 is no limit."""
 
@@ -100,7 +105,7 @@ class MemoryBudget:
             self._measured_at, self._used = now, self._measure()
         if self._used > self.limit and now - self._released_at >= _RELEASED_FOR_S:
             self._released_at = now
-            pa.default_memory_pool().release_unused()
+            release_unused()
             self._used = self._measure()
         return self._used
 

@@ -171,6 +171,7 @@ class Callers:
         acting = copy(call)
         acting.principal, acting.decision = principal, self._pipeline.access.decide(principal)
         acting.realm = acting.rights = None
+        acting.branches = {}
         context = copy_context()
         context.run(_acting.set, acting)
         context.run(_bound.set, bound)
@@ -273,6 +274,29 @@ class Callers:
     def _decision(self) -> AccessDecision | None:
         call = _acting.get() or _call.get()
         return None if call is None else call.decision
+
+
+class BranchCallers(Callers):
+    """The callers on a branch of the lake: the same, with the realm of the branch, and the rights that they have on main.
+
+    `open_` returns the realm of a caller on the branch with a name.
+    """
+
+    def __init__(self, callers: Callers, name: str, open_: Callable[[Realm], Realm]) -> None:
+        self.__dict__.update(callers.__dict__)
+        self._name, self._on_branch = name, open_
+
+    def _realm(self, call: Call | None) -> Realm:
+        main = super()._realm(call)
+        if call is None:
+            return self._on_branch(main)
+        found = call.branches.get(self._name)
+        if found is None or found.access is None:
+            found = call.branches[self._name] = self._on_branch(main)
+        return found
+
+    def _decision(self) -> AccessDecision | None:
+        return None if super()._decision() is None else self.realm().access
 
 
 @lru_cache(maxsize=10_000)

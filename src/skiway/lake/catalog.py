@@ -29,6 +29,7 @@ from skiway.formats.iceberg.changes.commits import Replacement, replacing
 from skiway.formats.iceberg.types import iceberg_schema, schema_json
 from skiway.foundation.cache import Cache
 from skiway.foundation.resources import namespace_path, schema_name
+from skiway.lake.callers import BranchCallers
 from skiway.lake.context import Context
 from skiway.lake.information_schema import INFORMATION_SCHEMA, information_table
 from skiway.lake.reading.columns import ROWID, Columns, columns_in, columns_of
@@ -40,9 +41,11 @@ from skiway.lake.transactions import LakeTransactions
 from skiway.lake.views import ViewTable, view_table
 from skiway.lake.writing.inserting import Changes, PendingTable, Target, check_auto_commit, check_managed
 from skiway.lake.writing.writable import WritableTable
-from skiway.metastore import Realm, catalogs, managed, namespaces, tables, views
+from skiway.metastore import Realm, branches, catalogs, managed, namespaces, tables, views
+from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.damage import damaged_error
-from skiway.metastore.records.names import STATISTICS_OFFER, exact_name
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.names import BRANCH_MARK, STATISTICS_OFFER, exact_name
 from skiway.metastore.resources.hierarchy import full_path, relation_count
 from skiway.model import v1
 from skiway.sql import Find
@@ -378,7 +381,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         realm = self._context.callers.realm()
         found = namespaces.scan(realm, self.record.resource_id.id)
         lazy = self._is_large(realm)
-        schemas = [LakeSchema(self._context, self.record, each, self.find_table, lazy=lazy) for each in found]
+        schemas = [LakeSchema(self._context, self.record, each, self.find_in_view, lazy=lazy) for each in found]
         return [*schemas, self._system]
 
     def _is_large(self, realm: Realm) -> bool:
@@ -397,7 +400,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
 
     def _schema(self, name: str) -> LakeSchema | None:
         namespace = self._namespace(name)
-        return None if namespace is None else LakeSchema(self._context, self.record, namespace, self.find_table)
+        return None if namespace is None else LakeSchema(self._context, self.record, namespace, self.find_in_view)
 
     def command(self, text: str) -> Table:
         """The rows of a query, which is the text of the command."""
@@ -424,7 +427,7 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         )
         made = namespaces.create(self._context.callers.realm(), v1.CreateNamespaceRequest(spec=spec)).namespace
         self._context.versions.changed(self._context.callers.realm())
-        return LakeSchema(self._context, self.record, made, self.find_table)
+        return LakeSchema(self._context, self.record, made, self.find_in_view)
 
     def drop_schema(self, name: str, *, if_exists: bool = False) -> None:
         """Delete an empty namespace."""
@@ -450,13 +453,12 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
     def find_table(self, catalog: str, schema: str, name: str) -> Table | None:
         """A table or view of this catalog, or of another one of the account."""
         if schema.casefold() == INFORMATION_SCHEMA:
-            return None if self._context.callers.bound else information_table(name, LakeCatalogs(self._context).all)
-        owner = self
+            return None if self._context.callers.bound else information_table(name, self._all)
+        owner: LakeCatalog | None = self
         if catalog.casefold() != self.name.casefold():
-            other = catalogs.find(self._context.callers.realm(), catalog)
-            if other is None:
-                return None
-            owner = LakeCatalog(self._context, other.value)
+            owner = LakeCatalogs(self._context.main or self._context).other(catalog)
+        if owner is None:
+            return None
         found, bound = owner.schema(schema), self._context.callers.bound
 
         def admits(record: v1.Table | v1.View | v1.Catalog) -> bool:
@@ -465,6 +467,21 @@ class LakeCatalog(Catalog, Versioned, Commands, SharedListing, Transactional, Dy
         if isinstance(found, LakeSchema):
             return found.table(name, bind=False, admits=admits)
         return found.table(name) if isinstance(found, SystemSchema) and admits(owner.record) else None
+
+    def find_in_view(self, catalog: str, schema: str, name: str) -> Table | None:
+        """A table or view by the name that a view has for it: on a branch, its catalog is the branch."""
+        is_own = self._context.main is not None and catalog.casefold() == self._own_name.casefold()
+        return self.find_table(self.name if is_own else catalog, schema, name)
+
+    @property
+    def _own_name(self) -> str:
+        """The name of the catalog on main."""
+        return self.name.rpartition(BRANCH_MARK)[0] or self.name
+
+    def _all(self) -> list[LakeCatalog]:
+        """The catalogs of the account and, on a branch, the branch."""
+        main = self._context.main
+        return LakeCatalogs(self._context).all() if main is None else [*LakeCatalogs(main).all(), self]
 
     def _namespace(self, name: str) -> v1.Namespace | None:
         try:
@@ -495,11 +512,39 @@ class LakeCatalogs:
         realm = callers.realm()
         found = catalogs.find(realm, name) if name.strip() else catalogs.only(realm)
         if found is None:
-            return None
+            return self._branch(realm, name)
         if found.value.damage:
             raise damaged_error("catalog", name, found.value.damage)
         # The same object for the same record, because listings are cached with the object.
         return self._cache.get((realm.account_id, found.etag), lambda: LakeCatalog(self.context, found.value))
+
+    def _branch(self, realm: Realm, name: str) -> LakeCatalog | None:
+        """The branch of the lake with a name such as `lake@dev`."""
+        warehouse = self.context.handles.warehouse if BRANCH_MARK in name else None
+        found = None if warehouse is None else branches.on_branch(realm, warehouse, name)
+        if found is None or warehouse is None:
+            return None
+        opened, record = found
+        branch = branch_of(opened.stores)
+        assert branch is not None, "its stores are those of the branch"
+
+        def open_(main: Realm) -> Realm:
+            again = branches.on_branch(main, warehouse, name)
+            if again is None:
+                raise failure(NotFound, "branch.by.name.missing", catalog=name.rpartition(BRANCH_MARK)[0], name=name)
+            return again[0]
+
+        def make() -> LakeCatalog:
+            return LakeCatalog(self.context.on_branch(BranchCallers(self.context.callers, name, open_)), record)
+
+        state = record.SerializeToString(deterministic=True)
+        return self._cache.get((realm.account_id, f"{branch.id} {name} {state.hex()}"), make)
+
+    def other(self, name: str) -> LakeCatalog | None:
+        """The catalog, or the branch of one, with this name."""
+        realm = self.context.callers.realm()
+        found = catalogs.find(realm, name)
+        return self._branch(realm, name) if found is None else LakeCatalog(self.context, found.value)
 
     def all(self) -> list[LakeCatalog]:
         """The catalogs of the account that can be read."""

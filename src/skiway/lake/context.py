@@ -26,7 +26,7 @@ from datetime import date, datetime
 from functools import cached_property
 from hashlib import blake2b
 from threading import Event, Lock, Thread
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from cachetools import FIFOCache, LRUCache, TTLCache
@@ -37,11 +37,11 @@ from skiway.config import Settings
 from skiway.errors import NotFound, PreconditionFailed, SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.foundation.cache import Cache
-from skiway.lake.callers import Callers, Lookups
+from skiway.lake.callers import BranchCallers, Callers, Lookups
 from skiway.lake.reading.columns import Columns, StatisticsCache
 from skiway.lake.reading.opened_tables import Handles
 from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES, PlanLog
-from skiway.lake.transactions import LakeTransactions
+from skiway.lake.transactions import LakeTransactions, TransactionLeases
 from skiway.metastore import Realm
 from skiway.metastore.resources.hierarchy import state_digest
 from skiway.metastore.transactions import api, staged_writes
@@ -142,6 +142,16 @@ class UsageLog:
     def _run(self) -> None:
         while not self._closing.wait(self._every_s):
             self.flush()
+
+
+class IgnoredUsage(UsageLog):
+    """Collects nothing: what happens on a branch of the lake says nothing about tables of main."""
+
+    def read(self, *of: Any, **how: Any) -> None:
+        """Ignore a scan."""
+
+    def written(self, *of: Any, **how: Any) -> None:
+        """Ignore a commit."""
 
 
 class FirstInsert(Statement):
@@ -370,6 +380,30 @@ class Context:
     """The settings of the process."""
     spark: SparkSql | None = None
     """Runs queries on Spark, if the operator allows it."""
+    main: Context | None = None
+    """Of a branch of the lake: the context of all other catalogs."""
+
+    def on_branch(self, callers: BranchCallers) -> Context:
+        """The context of a branch of the lake, which shares nothing that is kept about tables."""
+        versions, usage = Versions(), IgnoredUsage()
+        handles = self.handles.apart()
+        staged = StagedStatements(callers, handles.warehouse, versions, usage)
+        leases = TransactionLeases(callers.own_realm)
+        return Context(
+            callers,
+            handles,
+            self.transactions.apart(staged=staged, leases=leases),
+            self.queries,
+            versions=versions,
+            usage=usage,
+            part_bytes=self.part_bytes,
+            max_parts=self.max_parts,
+            max_listed_at_once=self.max_listed_at_once,
+            key=self.key,
+            settings=self.settings,
+            spark=None,
+            main=self,
+        )
 
     @cached_property
     def lookups(self) -> Lookups:

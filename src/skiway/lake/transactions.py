@@ -22,8 +22,9 @@ import logging
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from sys import intern
 from threading import Lock
 from typing import Final, Protocol
 
@@ -41,18 +42,41 @@ from skiway.security import utc_now
 
 _PLANNING: Final = ("column_statistics", "flight_info")
 """Calls that a client makes for all tables of a statement, before it executes the statement."""
+_TRACES: Final = 100
+_PINS: Final = 1000
+"""A transaction remembers this many of its latest trace ids, and pins of tables; other tables are looked up as of its begin again."""
 
 
 @dataclass(slots=True)
 class _Use:
-    """What this server knows about a transaction."""
+    """What the lease of a transaction needs. A server remembers an hour of statements, and tuples take the least memory."""
 
     statements: int = 0
-    traces: set[str] = field(default_factory=set)
+    traces: tuple[str, ...] = ()
     bound: int | None = None
     """How many tables the session had bound when the current statement was executed; None before that."""
-    snapshots: dict[tuple[str, int], None] = field(default_factory=dict)
+    snapshots: tuple[tuple[str, int], ...] = ()
     is_stored: bool = False
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """What this server knows about a transaction."""
+
+    is_unended: bool = False
+    """Whether this server has begun it, and no client has ended it here."""
+    writes: int = 0
+    pins: tuple[tuple[str, str, int | None], ...] = ()
+    """Tables, points in time, and the snapshots that the transaction reads of them."""
+
+    def pin_of(self, table_id: str, point: str) -> tuple[str, str, int | None] | None:
+        """The pin of a table as of a point in time, if there is one."""
+        return next((pin for pin in self.pins if pin[0] == table_id and pin[1] == point), None)
+
+    def pin(self, table_id: str, point: str, snapshot_id: int | None) -> None:
+        """Pin a snapshot, instead of the one that was pinned before."""
+        others = [pin for pin in self.pins if pin[0] != table_id or pin[1] != point]
+        self.pins = (*others[1 - _PINS :], (intern(table_id), intern(point), snapshot_id))
 
 
 class Statements:
@@ -81,7 +105,8 @@ class Statements:
             is_new = request.trace_id not in use.traces and (
                 use.statements == 0 or (use.bound is not None and (bound == 0 or bound > use.bound))
             )
-            use.traces.add(request.trace_id)
+            if request.trace_id not in use.traces:
+                use.traces = (*use.traces[1 - _TRACES :], request.trace_id)
             if is_new:
                 use.statements += 1
                 use.bound = None
@@ -117,7 +142,7 @@ class TransactionLeases:
         """Record the snapshot of a table that the transaction reads from now on."""
         use = self._use(transaction_id)
         if (table_id, snapshot_id) not in use.snapshots:
-            use.snapshots[table_id, snapshot_id] = None
+            use.snapshots += ((intern(table_id), snapshot_id),)
             if use.is_stored:
                 self._store(transaction_id, use, began=began, until=until)
 
@@ -139,9 +164,7 @@ class TransactionLeases:
         return use
 
     def _store(self, transaction_id: str, use: _Use, *, began: datetime, until: datetime) -> None:
-        use_in_transaction(
-            self._realm(), TransactionUse(transaction_id, began, until, tuple(use.snapshots), use.statements)
-        )
+        use_in_transaction(self._realm(), TransactionUse(transaction_id, began, until, use.snapshots, use.statements))
         use.is_stored = True
 
 
@@ -194,10 +217,13 @@ class LakeTransactions(TransactionManager):
         self._ttl = ttl
         self._clock = clock
         self._lock = Lock()
-        self._pins: LRUCache[tuple[str, str, str], int | None] = LRUCache(keep)
-        self._writes: LRUCache[str, int] = LRUCache(keep)
-        self._unended: LRUCache[str, None] = LRUCache(keep)
-        """Transactions that this server has begun, and that no client has ended here."""
+        self._known: LRUCache[str, _Transaction] = LRUCache(keep)
+
+    def apart(self, *, staged: Staged, leases: TransactionLeases) -> LakeTransactions:
+        """The transactions of the same callers in a state of the lake of its own, where others see nothing of them."""
+        return LakeTransactions(
+            self._key, caller=self._caller, ttl=self._ttl, clock=self._clock, staged=staged, leases=leases
+        )
 
     def begin(self) -> str:
         """Return a new transaction id."""
@@ -205,7 +231,7 @@ class LakeTransactions(TransactionManager):
         body = f"{micros:x}.{secrets.token_hex(8)}"
         transaction_id = f"{body}.{self._mac(body)}"
         with self._lock:
-            self._unended[transaction_id] = None
+            self._known[transaction_id] = _Transaction(is_unended=True)
         if self._leases is not None:
             self._leases.begun(transaction_id)
         return transaction_id
@@ -249,7 +275,7 @@ class LakeTransactions(TransactionManager):
     def _end_of(self, transaction_id: str) -> datetime:
         """When a transaction expires that the client ends now."""
         with self._lock:
-            self._unended.pop(transaction_id, None)
+            self._transaction(transaction_id).is_unended = False
         until = self.expiry(transaction_id)
         assert until is not None, "the server has checked the status"
         return until
@@ -266,7 +292,7 @@ class LakeTransactions(TransactionManager):
         if self._staged is None:
             return None
         with self._lock:
-            is_unended = transaction_id in self._unended
+            is_unended = self._transaction(transaction_id).is_unended
         if is_unended and not is_explicit() and not _is_called(*_ABOUT_TRANSACTIONS):
             return None
         return self._staged.status(transaction_id)
@@ -302,13 +328,16 @@ class LakeTransactions(TransactionManager):
         until = began + self._ttl
         if self._leases is not None:
             self._leases.enter(transaction_id, current_request(), began=began, until=until)
-        key = (transaction_id, table_id, point)
         with self._lock:
-            if key in self._pins:
-                return self._pins[key]
-        found = find(began)
+            if (pin := self._transaction(transaction_id).pin_of(table_id, point)) is not None:
+                return pin[2]
+        pinned = find(began)
         with self._lock:
-            pinned: int | None = self._pins.setdefault(key, found)
+            transaction = self._transaction(transaction_id)
+            if (pin := transaction.pin_of(table_id, point)) is not None:  # another call was faster
+                pinned = pin[2]
+            else:
+                transaction.pin(table_id, point, pinned)
         if self._leases is not None and pinned is not None:
             self._leases.reads(transaction_id, table_id, pinned, began=began, until=until)
         return pinned
@@ -319,9 +348,10 @@ class LakeTransactions(TransactionManager):
         if began is None:
             return
         with self._lock:
-            self._pins[transaction_id, table_id, ""] = snapshot_id
-            is_second = self._writes.get(transaction_id) == 1
-            self._writes[transaction_id] = self._writes.get(transaction_id, 0) + 1
+            transaction = self._transaction(transaction_id)
+            transaction.pin(table_id, "", snapshot_id)
+            transaction.writes += 1
+            is_second = transaction.writes == 2
         if is_second:
             log.warning(
                 "a transaction has written twice: each statement has committed by itself, and ROLLBACK will undo neither of "
@@ -333,6 +363,12 @@ class LakeTransactions(TransactionManager):
                 self._leases.enter(transaction_id, current_request(), began=began, until=until)
                 if snapshot_id is not None:
                     self._leases.reads(transaction_id, table_id, snapshot_id, began=began, until=until)
+
+    def _transaction(self, transaction_id: str) -> _Transaction:
+        known: _Transaction | None = self._known.get(transaction_id)
+        if known is None:  # another server has begun it
+            known = self._known[transaction_id] = _Transaction()
+        return known
 
     def expiry(self, transaction_id: str) -> datetime | None:
         """When a transaction expires; None without a valid transaction."""

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cachetools import LRUCache
 
+from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client import AirportClient, Metastore
+from skiway.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from duckdb.sqltypes import DuckDBPyType
@@ -219,6 +221,16 @@ def shown_rows(rows: pa.Table) -> dict[str, Any]:
     """
     values = [column.to_pylist() for column in with_texts(rows, TEXTS, floats=True).columns]
     return {
-        "columns": [{"name": field.name, "type": str(field.type)} for field in rows.schema],
+        "columns": [{"name": field.name, "type": _shown_type(field)} for field in rows.schema],
         "rows": [list(row) for row in zip(*values, strict=True)],
     }
+
+
+def _shown_type(field: pa.Field) -> str:
+    """The type of a column in DuckDB's words, or in Arrow's if DuckDB has none."""
+    if pa.types.is_decimal256(field.type):
+        return "HUGEINT"  # which `with_whole_numbers` has converted
+    try:
+        return duckdb_type(field)
+    except InvalidArgument:
+        return str(field.type)

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
+from skiway.airport.wire.duckdb_sql import quoted_name
 from skiway.errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def table_format(table: Table) -> str:
 def _columns(schema_json: str) -> tuple[ColumnRecord, ...]:
     """Return the columns of a schema in JSON."""
     fields = json.loads(schema_json or "{}").get("fields", [])
-    return tuple(ColumnRecord(each["name"], _type_text(each["type"]), bool(each.get("required"))) for each in fields)
+    return tuple(ColumnRecord(each["name"], duckdb_type(each["type"]), bool(each.get("required"))) for each in fields)
 
 
 def column_comments(table: Table) -> dict[str, str]:
@@ -156,19 +157,57 @@ def column_comments(table: Table) -> dict[str, str]:
     return {each["name"]: doc if isinstance(doc := each.get("doc"), str) else "" for each in fields}
 
 
-def _type_text(data_type: Any) -> str:
-    """Return a type as one line, such as `list<struct<a: int>>`."""
+DUCKDB_TYPES: Final = {
+    "unknown": "NULL",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
+    "timestamptz_ns": "TIMESTAMP WITH TIME ZONE",
+}
+"""DuckDB's names of the types of Iceberg that have other ones there."""
+
+
+def duckdb_type(data_type: Any) -> str:
+    """A type in the JSON of a schema in DuckDB's words.
+
+    >>> duckdb_type({"type": "list", "element": "long"}), duckdb_type("decimal(9, 2)")
+    ('BIGINT[]', 'DECIMAL(9,2)')
+    """
     if isinstance(data_type, str):
-        return data_type
+        name = data_type.lower()
+        return DUCKDB_TYPES.get(name, "BLOB" if name.startswith("fixed[") else name.upper().replace(", ", ","))
     match data_type.get("type"):
         case "list":
-            return f"list<{_type_text(data_type['element'])}>"
+            return f"{duckdb_type(data_type['element'])}[]"
         case "map":
-            return f"map<{_type_text(data_type['key'])}, {_type_text(data_type['value'])}>"
+            return f"MAP({duckdb_type(data_type['key'])}, {duckdb_type(data_type['value'])})"
         case "struct":
-            members = ", ".join(f"{each['name']}: {_type_text(each['type'])}" for each in data_type["fields"])
-            return f"struct<{members}>"
-    return str(data_type.get("type"))
+            members = (f"{quoted_name(each['name'])} {duckdb_type(each['type'])}" for each in data_type["fields"])
+            return f"STRUCT({', '.join(members)})"
+    return str(data_type.get("type")).upper()
+
+
+def schema_types(schema_json: str) -> dict[str, str]:
+    """The types of the columns by their names."""
+    return {each.name: each.type for each in _columns(schema_json)}
+
+
+def nested_types(schema_json: str) -> dict[str, str]:
+    """The types of the fields in columns, by their dotted names."""
+
+    def below(name: str, data_type: Any) -> Iterator[tuple[str, str]]:
+        if isinstance(data_type, str):
+            return
+        parts = [(each["name"], each["type"]) for each in data_type.get("fields", ())]
+        parts += [(part, data_type[part]) for part in ("element", "key", "value") if part in data_type]
+        for part, of in parts:
+            yield f"{name}.{part}", duckdb_type(of)
+            yield from below(f"{name}.{part}", of)
+
+    fields = json.loads(schema_json or "{}").get("fields", [])
+    return dict(found for each in fields for found in below(each["name"], each["type"]))
 
 
 # -- statistics of columns ---------------------------------------------------------------------------------------------
@@ -312,25 +351,29 @@ def _order(text: str) -> tuple[int, Decimal, str]:
 def histogram_bars(positions: Sequence[float], counts: Sequence[int], bins: int) -> str:
     """Draw a histogram as `bins` blocks; an empty bin is blank.
 
-    `counts` are the values between two positions each, which are assumed to be evenly distributed.
-
     >>> histogram_bars([0.0, 1.0, 2.0], [10, 30], 4)
     '▃▃██'
     """
-    low, high = positions[0], positions[-1]
-    if high <= low:
+    if positions[-1] <= positions[0]:
         return BLOCKS[-1]
-    width = (high - low) / bins
-    heights = [0.0] * bins
-    for start, end, count in zip(positions, positions[1:], counts, strict=False):
-        for number in range(bins):
-            left, right = low + number * width, low + (number + 1) * width
-            if end > start:
-                heights[number] += count * max(0.0, min(end, right) - max(start, left)) / (end - start)
-            elif left <= start < right or (start == high and number == bins - 1):
-                heights[number] += count
+    heights = equal_bins(positions, counts, bins, (positions[-1] - positions[0]) / bins)
     top = max(heights)
     return "".join(BLOCKS[min(int(height / top * 8), 7)] if height > 0 else " " for height in heights)
+
+
+def equal_bins(positions: Sequence[float], counts: Sequence[int], bins: int, width: float) -> list[float]:
+    """How many values are in each of some bins of equal width, from the first position on.
+
+    `counts` are the values between two positions each, which are assumed to be evenly distributed. The last bin has its end.
+    """
+    low, heights = positions[0], [0.0] * bins
+    for start, end, count in zip(positions, positions[1:], counts, strict=False):
+        first = min(int((start - low) / width), bins - 1)
+        for number in range(first, min(int((end - low) / width), bins - 1) + 1):
+            left, right = low + number * width, low + (number + 1) * width
+            share = max(0.0, min(end, right) - max(start, left)) / (end - start) if end > start else 1.0
+            heights[number] += count * share
+    return heights
 
 
 def numeric_position(text: str) -> float | None:
@@ -372,9 +415,9 @@ def column_profiles(lake: Metastore, table: TableRecord, at: int | None) -> Iter
             raise
         return
     for each in sorted(stored, key=lambda one: order.get(top_level(one.column_name, types), len(order))):
-        yield ColumnProfile.of(each, types.get(each.column_name, each.logical_type.lower()))
+        yield ColumnProfile.of(each, types.get(each.column_name, duckdb_type(each.logical_type)))
     for name in sorted(parts, key=lambda one: order.get(top_level(one, types), len(order))):
-        yield ColumnProfile.of_files(name, types.get(name, parts[name][0].logical_type.lower()), parts[name])
+        yield ColumnProfile.of_files(name, types.get(name, duckdb_type(parts[name][0].logical_type)), parts[name])
 
 
 def top_level(name: str, columns: Collection[str]) -> str:

@@ -383,7 +383,7 @@ class RestApp:
                 call.outcome, call.status = error.code, str(answer.status)
                 return answer
 
-        return once(realm, call, attempt)
+        return once(request.realm, call, attempt)
 
     def _authenticate(self, call: RestCall, token: str) -> Principal:
         """Make the owner of a token that came in a form the caller, as if it had come in a header."""

@@ -4,7 +4,7 @@ Callers are admitted before the server reads a body of more than 64 KiB. Forms c
 server reads them first. They must be small and arrive quickly, and a stranger who sends forms slowly does not block those of
 others.
 
-An invalid body is rejected with the name of the invalid field.
+An invalid body is rejected with the name and the value of the invalid field.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, TypeVar
 
@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from skiway.errors import Cancelled, InvalidArgument, LimitExceeded, TimedOut
 from skiway.formats.extension_types import may_name_types
+from skiway.foundation.causes import suggestion
 from skiway.foundation.doors import require_at_most
 
 JSON: Final = "application/json"
@@ -223,13 +224,16 @@ def decoded(body: bytes, model: type[M], **given: Any) -> M:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise _refused(error) from None
-    except Exception as error:
-        is_explained = type(error).__module__.startswith("pyiceberg.")
-        reason = str(error)[:200] if is_explained else f"{type(error).__name__} while decoding it"
-        raise InvalidArgument(
-            f"the body is not a {model.__name__}: {reason}; compare it with the specification of the Iceberg REST catalog",
-            key="body.invalid",
+        raise _refused(error, fields) from None
+    except Exception as error:  # PyIceberg's validators do not say where they failed
+        path = _culprit(model, fields)
+        if isinstance(error, KeyError):
+            reason, path = "it lacks a field", path[:-1]
+        else:
+            is_explained = type(error).__module__.startswith("pyiceberg.")
+            reason = str(error)[:200] if is_explained else "it has the wrong type"
+        raise _invalid(
+            path, fields, f"{reason}; compare it with the specification of the Iceberg REST catalog"
         ) from error
 
 
@@ -277,8 +281,86 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refused(error: ValidationError) -> InvalidArgument:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = ".".join(map(str, first["loc"])) or "the body"
-    more = f" ({error.error_count() - 1} more errors)" if error.error_count() > 1 else ""
-    return InvalidArgument(f"{field}: {first['msg']}{more}", key="field.invalid", field=field)
+_WANTED: Final = {
+    "tuple_type": "send a list",
+    "list_type": "send a list",
+    "too_short": "send at least one item",
+    "dict_type": "send an object",
+    "model_type": "send an object",
+    "model_attributes_type": "send an object",
+}
+"""What to send, where the words of pydantic are about Python."""
+
+_DISCRIMINATORS: Final = ("action", "type")
+"""Fields that say what an object is: without them, nothing else in it is looked at."""
+MAX_ATTEMPTS: Final = 100
+SHOWN: Final = 80
+
+
+def _refused(error: ValidationError, fields: dict[str, Any]) -> InvalidArgument:
+    """The first error about a value that was sent, or else the first about one that is missing."""
+    errors = error.errors(include_url=False)
+    first = next((each for each in errors if each["type"] != "missing" and each["input"] is not None), errors[0])
+    path, context = first["loc"], first.get("ctx", {})
+    reason = _WANTED.get(first["type"]) or first["msg"].removeprefix("Value error, ").replace(
+        "Input should", "it should"
+    )
+    if first["type"].startswith("union_tag"):
+        path = (*path, context["discriminator"].strip("'"))
+        names = [each.strip("' ") for each in context.get("expected_tags", "").split(",")]
+        reason = suggestion(context.get("tag", ""), names)
+    more = f" ({len(errors) - 1} more errors)" if len(errors) > 1 else ""
+    return _invalid(path, fields, f"{reason}{more}")
+
+
+def _invalid(path: Sequence[str | int], fields: dict[str, Any], reason: str) -> InvalidArgument:
+    """An error that names a field and its value. Parts of a path that are not in the body name alternatives in models."""
+    value: Any = fields
+    found, is_missing = list[str](), False
+    for number, part in enumerate(path, start=1):
+        if (isinstance(value, dict) and part in value) or (isinstance(value, list) and isinstance(part, int)):
+            value = value[part]  # type: ignore[index]
+            found.append(str(part))
+        elif number == len(path) and isinstance(value, dict):
+            found.append(str(part))
+            is_missing = True
+    field = ".".join(found) or "the body"
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}…"
+    message = f"{field} is missing: add it" if is_missing else f"{field} is {shown}: {reason}"
+    return InvalidArgument(message, key="field.invalid", field=field)
+
+
+def _culprit(model: type[BaseModel], fields: dict[str, Any]) -> list[str | int]:
+    """The path of the value without which PyIceberg does not fail: found by leaving out one value after the other."""
+    path: list[str | int] = []
+    value: Any = fields
+    left = MAX_ATTEMPTS
+    while isinstance(value, dict | list) and left > 0:
+        names: list[Any] = [*range(len(value))] if isinstance(value, list) else sorted(value, key=_DISCRIMINATORS.count)
+        for part in names[:left]:
+            left -= 1
+            item = value[part]
+            if isinstance(value, list):
+                value[part] = None
+            else:
+                del value[part]
+            is_it = not _fails(model, fields)
+            value[part] = item
+            if is_it:
+                path.append(part)
+                value = item
+                break
+        else:
+            break
+    return path
+
+
+def _fails(model: type[BaseModel], fields: dict[str, Any]) -> bool:
+    try:
+        model.model_validate(fields)
+    except ValidationError:
+        return False
+    except Exception:  # noqa: BLE001 - as in `decoded`
+        return True
+    return False

@@ -21,10 +21,12 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.formats.opening import OpenedTable
 from skiway.foundation.cache import Cache
 from skiway.foundation.doors import MAX_HEADER_LENGTH, is_valid_header
-from skiway.metastore import Realm, managed
+from skiway.metastore import Realm, branches, managed
 from skiway.metastore.records import MAX_PAGE_SIZE
 from skiway.metastore.records.access import AccessDecision
+from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.errors import failure
+from skiway.metastore.records.names import BRANCH_MARK
 from skiway.metastore.records.updates import Slot
 from skiway.model import v1
 from skiway.request_path import Call, Operation
@@ -111,6 +113,12 @@ class RestRequest:
     details: dict[str, str | int] = field(default_factory=dict)
     authenticate: Callable[[str], Principal] = field(default=lambda _: NOBODY)
 
+    @property
+    def branch_id(self) -> str:
+        """The id of the branch of the lake that the request is about; empty on main."""
+        branch = branch_of(self.realm.stores)
+        return "" if branch is None else branch.id
+
 
 Handler: TypeAlias = Callable[[RestRequest], RestResponse]
 
@@ -159,7 +167,13 @@ class RestCall(Call):
     """Set when the client no longer waits for the response. Long handlers then stop."""
 
     def request(self, realm: Realm, lake: Lake, authenticate: Callable[[str], Principal]) -> RestRequest:
-        """The call as its handler sees it."""
+        """The call as its handler sees it: on main or, if the path names a branch of the lake, on the branch."""
+        decision = self.decision
+        named = self.names.get("prefix", "") or self.query.get("warehouse", "")
+        on_branch = branches.on_branch(realm, lake.warehouse, named) if BRANCH_MARK in named else None
+        if on_branch is not None:
+            realm = on_branch[0]
+            decision = branches.decision_on_branch(realm, decision)
         return RestRequest(
             realm,
             lake,
@@ -167,7 +181,7 @@ class RestCall(Call):
             self.query,
             self.headers,
             self.body,
-            decision=self.decision,
+            decision=decision,
             details=self.details,
             authenticate=authenticate,
         )

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from skiway.config import Settings
 from skiway.config.server import Server
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
-from skiway.foundation.memory_budget import MemoryBudget, available_bytes
+from skiway.foundation.memory_budget import MemoryBudget, available_bytes, release_unused
 from skiway.lake.reading.opened_tables import Handles
 from skiway.metastore import Realm
 from skiway.metastore.migrations import watching_format
@@ -23,6 +23,7 @@ from skiway.metastore.seeding import seed_demo, seed_home, seed_iceberg, seed_mi
 from skiway.request_path import Access, Lanes, Observers, Operators, Quotas
 from skiway.runtime.authentication import authenticator, authorizer, credential_headers, with_jobs
 from skiway.runtime.lake import handles_of, job_tokens, warehouse_of
+from skiway.runtime.lifecycle import repeating
 from skiway.runtime.source_access import source_access_of
 from skiway.runtime.stores import secrets_of, store_urls, stores_of
 from skiway.runtime.telemetry import observing
@@ -35,6 +36,8 @@ from skiway.telemetry.metrics import observe_caches
 REALMS: Final = 1000
 REFUSAL_S: Final = 0.25
 """How long a call beyond a quota waits before it is rejected."""
+RELEASE_S: Final = 30.0
+"""How often freed memory is returned to the system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ def opened_parts(settings: Settings, home: Path, *, seeded: bool = False) -> Ite
         observing(settings) as observers,
         stores_of(settings, home, metrics=observers.metrics) as stores,
         watching_format(stores),
+        repeating(release_unused, name="memory", every_s=RELEASE_S, stop_s=1.0),
     ):
         secrets = secrets_of(settings)
         if seeded:

@@ -67,7 +67,7 @@ class AzureSignatures(Sessions[TemporaryCredentials]):
             file_system_name=container,
             directory_name=access.folder.path,
             credential=self._storage.key_of(account) or self._delegation_key(account, until=expires_at),
-            permission=_WRITE if access.writes else _READ,
+            permission=_WRITE if access.writes_everything else _READ,
             expiry=expires_at,
             protocol="https",
         )

@@ -25,6 +25,7 @@ from skiway.errors import PermissionDenied, Unavailable
 from skiway.formats import Location, location
 from skiway.foundation.clock import Clock, utc_now
 from skiway.metastore import Realm
+from skiway.metastore.managed.locations import folder_on_main
 from skiway.metastore.records.access import AccessDecision
 from skiway.model import v1
 from skiway.security.signed_tokens import SignedText
@@ -34,7 +35,8 @@ from skiway.security.signed_tokens import SignedText
 class TableAccess:
     """Access of one caller to the folder of one table: to read its files and, if `writes`, to add and delete files.
 
-    `everywhere` tells whether the caller has the same access to all tables of the account.
+    `everywhere` tells whether the caller has the same access to all tables of the account. On a branch of the lake, files are added
+    and deleted only in the part of the folder that is `written`.
     """
 
     account_id: str
@@ -42,6 +44,12 @@ class TableAccess:
     folder: Location
     writes: bool
     everywhere: bool = False
+    written: Location | None = None
+
+    @property
+    def writes_everything(self) -> bool:
+        """Whether files can be added and deleted in the whole folder."""
+        return self.writes and self.written is None
 
     @property
     def prefix(self) -> str:
@@ -57,6 +65,8 @@ class TableAccess:
 def table_access(realm: Realm, decision: AccessDecision | None, table: v1.Table, folder: str) -> TableAccess | None:
     """The access of the caller to the files in `folder`, which are those of `table`; None if they are on a disk.
 
+    On a branch of the lake, it is the folder of the branch, and the caller may read that of the table on main.
+
     Raises `PermissionDenied` if the caller may not read the table, or if a policy restricts what it sees of it.
     Without a decision the caller is the server itself, which may do everything.
     """
@@ -70,7 +80,9 @@ def table_access(realm: Realm, decision: AccessDecision | None, table: v1.Table,
     permission = "table.write" if writes else "table.read"
     unrestricted = realm.policies is None or not realm.policies.restrict_anything
     everywhere = unrestricted and (decision is None or decision.everywhere(permission))
-    return TableAccess(realm.account_id, realm.caller, place, writes, everywhere)
+    whole = location(folder_on_main(realm, folder))
+    written = None if whole == place else place
+    return TableAccess(realm.account_id, realm.caller, whole, writes, everywhere, written)
 
 
 MAX_SESSIONS: Final = 1000
@@ -185,7 +197,7 @@ class StaticKeys:
         """See `CredentialsProvider`."""
         if access.account_id not in self._accounts or not access.everywhere:
             return None
-        return (self._write or self._read) if access.writes else self._read
+        return (self._write or self._read) if access.writes_everything else self._read
 
 
 STAGED_VALID: Final = timedelta(hours=12)

@@ -37,7 +37,7 @@ def access_boundary(access: TableAccess) -> dict[str, Any]:
     listed = "api.getAttribute('storage.googleapis.com/objectListPrefix', '')"
     rule = {
         "availableResource": f"//storage.googleapis.com/projects/_/buckets/{bucket}",
-        "availablePermissions": [_WRITE if access.writes else _READ],
+        "availablePermissions": [_WRITE if access.writes_everything else _READ],
         "availabilityCondition": {
             "expression": f"resource.name.startsWith({objects}) || {listed}.startsWith({_literal(prefix)})"
         },

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from xml.etree import ElementTree
 
 from skiway.errors import InvalidArgument, PermissionDenied
+from skiway.formats import Location
 from skiway.foundation.clock import Clock, utc_now
 from skiway.vending.credentials import S3Keys, TableAccess
 
@@ -177,7 +178,9 @@ def permitted(request: S3Request, access: TableAccess, service: S3Service) -> Ob
     # A request on the bucket is about objects to delete, or about the prefix of a listing.
     named = [key] if key else _keys_to_delete(request.body) if operation.has_body else [parameters["prefix"]]
     for each in named:
-        if not _is_inside(each, access):
+        if not _is_inside(each, access.folder):
+            raise _outside(f"{each[:300]!r}", access)
+        if operation.writes and access.written is not None and not _is_inside(each, access.written):
             raise _outside(f"{each[:300]!r}", access)
     path = _decoded(parts.path, request.uri) or "/"
     body = request.body if operation.has_body else None
@@ -298,15 +301,15 @@ def _decoded(text: str, uri: str) -> str:
         raise _invalid(uri, "it is not UTF-8") from None
 
 
-def _is_inside(key: str, access: TableAccess) -> bool:
+def _is_inside(key: str, folder: Location) -> bool:
     """Whether the key is below the folder. Some stores resolve `..`, so it is refused."""
     plain = not re.search(r"[\x00-\x1f\x7f\\]", key) and not {".", ".."} & set(key.split("/"))
-    return plain and bool(access.folder.path) and key.startswith(f"{access.folder.path}/")
+    return plain and bool(folder.path) and key.startswith(f"{folder.path}/")
 
 
 def _outside(what: str, access: TableAccess) -> PermissionDenied:
     return PermissionDenied(
-        f"{what} is not in the folder of the table, {access.folder}: only requests about files of the table are signed",
+        f"{what} is not in the folder of the table, {access.written or access.folder}: only requests about files of the table are signed",
         key="signing.outside",
     )
 

@@ -34,9 +34,10 @@ def session_policy(access: TableAccess, *, partition: str = "aws") -> str:
         "Statement": [
             {
                 "Effect": "Allow",
-                "Action": [*_READ, *(_WRITE if access.writes else ())],
+                "Action": [*_READ, *(_WRITE if access.writes_everything else ())],
                 "Resource": f"{arn}/{path}/*",
             },
+            *_writing(access, arn),
             {"Effect": "Allow", "Action": "s3:GetBucketLocation", "Resource": arn},
             {
                 "Effect": "Allow",
@@ -54,6 +55,13 @@ def session_policy(access: TableAccess, *, partition: str = "aws") -> str:
             key="vending.policy",
         )
     return text
+
+
+def _writing(access: TableAccess, arn: str) -> list[dict[str, Any]]:
+    """What allows to write to a part of the folder only."""
+    if access.written is None or not access.writes:
+        return []
+    return [{"Effect": "Allow", "Action": [*_WRITE], "Resource": f"{arn}/{_literal(access.written.path)}/*"}]
 
 
 def _literal(path: str) -> str:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -32,6 +33,7 @@ from skiway.web.logins import (
     login_page,
     send_to_provider,
 )
+from skiway.web.navigation import OBJECTS, place_of
 from skiway.web.pages import PAGES
 from skiway.web.rendering import json_text, rendered
 from skiway.web.visits import Clients, Page, Redirect, Visit, Visitor
@@ -89,7 +91,7 @@ class Explorer:
         self._clients, self._login, self._public_url = clients, login or Login(), public_url.rstrip("/")
         self._key, self._ended = key, ended
         self._made: Sessions | None = None
-        static = StaticFiles(directory=str(files("skiway.web") / "static"))
+        static = GZipMiddleware(StaticFiles(directory=str(files("skiway.web") / "static")))
         self._app = Starlette(
             routes=[
                 Mount("/static", static),
@@ -156,12 +158,14 @@ class Explorer:
         return response
 
     def _html(self, request: Request, page: Page, visitor: Visitor) -> Response:
+        kind, names, _ = _split(request.scope)
         shell = {
             "title": page.title,
             "has_navigation": not self._login.required or visitor != Visitor(),
             "may_log_out": self._login.required and bool(visitor.session_id),
             "form_token": self._sessions.form_token(visitor.session_id),
-            "path": request.url.path,
+            "place": place_of(kind),
+            "path": names if kind in OBJECTS else (),
             "is_fragment": request.headers.get("hx-request") == "true",
         }
         text = rendered(page.template, {**page.data, "shell": shell})

@@ -6,12 +6,11 @@ Colors come from the style sheet by class. Text of callers is escaped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from skiway.presentation.tables import numeric_position
+from skiway.presentation.tables import format_size, numeric_position
 
 WIDTH: Final = 240
 HEIGHT: Final = 48
@@ -22,27 +21,6 @@ ROW: Final = 36
 PLOT: Final = 480
 LINE: Final = 22
 MAX_LABEL: Final = 30
-
-
-def histogram(bounds: Sequence[str], counts: Sequence[int], *, name: str) -> Markup:
-    """A histogram with bars as wide as their ranges; empty if the bounds are no numbers, dates or times."""
-    positions = [numeric_position(bound) for bound in bounds]
-    known = [each for each in positions if each is not None]
-    if len(known) != len(counts) + 1 or not counts:
-        return Markup()
-    low, high = known[0], known[-1]
-    if high <= low:
-        return _chart(f"{name}: all values are {bounds[0]}", [_bar(0, WIDTH, 1.0, f"{bounds[0]}: {counts[0]:,}")])
-    widths = [(end - start) / (high - low) * WIDTH for start, end in pairwise(known)]
-    # The height of a bar is a density: ranges of different widths would mislead otherwise.
-    heights = [count / max(width, 1.0) for count, width in zip(counts, widths, strict=True)]
-    top = max(heights) or 1.0
-    drawn, left = [], 0.0
-    for number, (width, height) in enumerate(zip(widths, heights, strict=True)):
-        label = f"{bounds[number]} to {bounds[number + 1]}: {counts[number]:,}"
-        drawn.append(_bar(left, max(width - GAP, 0.5), height / top, label))
-        left += width
-    return _chart(f"{name}: histogram from {bounds[0]} to {bounds[-1]}", drawn)
 
 
 def bars(items: Sequence[tuple[str, float]], *, name: str) -> Markup:
@@ -73,6 +51,38 @@ def line(items: Sequence[tuple[str, float]], *, name: str) -> Markup:
     dots = [_dot(f"{x:.1f},{y:.1f}", *item) for (x, y), item in zip(points, items, strict=True)]
     drawn = [Markup('<polyline class="line" points="{}"/>').format(path), *(dots if len(dots) <= 60 else [])]
     return _chart(f"{name}: from {values[0]:,.10g} to {values[-1]:,.10g}", drawn)
+
+
+TREND: Final = (420.0, 130.0)
+
+
+def trend(items: Sequence[tuple[str, float]], *, name: str, is_size: bool = False) -> Markup:
+    """Values over time as steps from zero on, because each value holds until the next one, with both axes."""
+    times = [numeric_position(label) or 0.0 for label, _ in items]
+    width, height = TREND
+    top = max(value for _, value in items) or 1.0
+    span = (times[-1] - times[0]) or 1.0
+    write = format_size if is_size else "{:,.0f}".format
+    left, bottom, right = 62.0, height - 24, width - 8
+
+    def at(moment: float, value: float) -> tuple[float, float]:
+        return left + (moment - times[0]) / span * (right - left), bottom - value / top * (bottom - 14)
+
+    places = [at(moment, value) for moment, (_, value) in zip(times, items, strict=True)]
+    path = f"M{places[0][0]:.1f} {bottom:.1f}V{places[0][1]:.1f}"
+    path += "".join(f"H{x:.1f}V{y:.1f}" for x, y in places[1:]) + f"V{bottom:.1f}Z"
+    dots = [_dot(f"{x:.1f},{y:.1f}", *item) for (x, y), item in zip(places, items, strict=True)]
+    texts = [
+        _text(left - 8, 18, write(top), anchor="end"),
+        _text(left - 8, bottom + 4, write(0), anchor="end"),
+        _text(left, height - 6, items[0][0][:16]),
+        _text(right, height - 6, items[-1][0][:16], anchor="end"),
+    ]
+    area = Markup('<path class="area" d="{}"/>').format(path)
+    title = f"{name}: from {write(items[0][1])} to {write(items[-1][1])}"
+    return Markup('<svg class="axes trend" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
+        title, width, height, Markup("").join([area, *(dots if len(dots) <= 60 else []), *texts])
+    )
 
 
 def labelled_bars(items: Sequence[tuple[str, float | None]], *, label: str, value: str) -> Markup:
@@ -179,26 +189,6 @@ def _curve(x: float, y: float, end_x: float, end_y: float) -> Markup:
     middle = (x + end_x) / 2
     return Markup('<path class="line" d="M{} {}C{} {} {} {} {} {}"/>').format(
         x, f"{y:.1f}", middle, f"{y:.1f}", middle, f"{end_y:.1f}", end_x, f"{end_y:.1f}"
-    )
-
-
-def flow(sources: Sequence[tuple[str, str]], name: str, targets: Sequence[tuple[str, str]]) -> Markup:
-    """What flows into something, and where it flows to: names with their links, on its left and on its right."""
-    count = max(len(sources), len(targets), 1)
-    height = count * ROW
-    middle = height / 2
-    drawn = [_box(BOX + SPACE, middle, name, "", "own")]
-    for items, left, joins in (
-        (sources, 0, (BOX, BOX + SPACE)),
-        (targets, 2 * (BOX + SPACE), (2 * BOX + 2 * SPACE, 2 * BOX + SPACE)),
-    ):
-        for number, (label, link) in enumerate(items):
-            at = (number + 0.5) * height / len(items)
-            drawn.append(_curve(joins[0], at, joins[1], middle))
-            drawn.append(_box(left, at, label, link, "other"))
-    label = f"{name}: made from {len(sources)} tables, used in {len(targets)} tables"
-    return Markup('<svg class="flow" role="group" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
-        label, 3 * BOX + 2 * SPACE, height, Markup("").join(drawn)
     )
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from skiway.foundation.resources import PLAIN
 from skiway.presentation.results import json_values
 from skiway.presentation.tables import format_size
-from skiway.web import charts
+from skiway.web import charts, distributions, values
+from skiway.web.graphs import network
+from skiway.web.navigation import GROUPS
 
-MAX_CELL: Final = 200
 AGES: Final = ((60, "s"), (60, "min"), (24, "h"), (365, "d"))
 
 
@@ -41,6 +41,16 @@ def path_to(kind: str, *names: str) -> str:
     return f"{path[:-5]}%2Ejson" if path.endswith(".json") else path  # the suffix would mean the data of the page
 
 
+def icon(name: str) -> Markup:
+    """One of the icons in `static/icons-1.33.0.svg`, as decoration of a text next to it."""
+    return Markup('<svg class="icon" aria-hidden="true"><use href="/static/icons-1.33.0.svg#{}"/></svg>').format(name)
+
+
+def containers(path: Sequence[str]) -> list[tuple[str, str]]:
+    """The names and paths of what contains an object, from its catalog on."""
+    return [(name, path_to("catalogs", *path[:depth])) for depth, name in enumerate(path[:-1], start=1)]
+
+
 @cache
 def _environment() -> Environment:
     made = Environment(
@@ -50,22 +60,16 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
-        size=_size, count=_count, when=_when, age=_age, cell=_cell, percent=_percent, pairs=_pairs, ends=_ends
-    )
-    plain_pages = tuple((resource.plural.capitalize(), path_to(resource.plural)) for resource in PLAIN)
-    made.globals.update(charts=charts, path_to=path_to, plain_pages=plain_pages)
+    made.filters.update(size=_size, count=_count, when=_when, age=_age, percent=_percent, pairs=_pairs)
+    made.filters.update(cell=values.cell, shown=values.shown, is_numeric=values.is_numeric)
+    made.globals.update(charts=charts, distributions=distributions, network=network, plain_map=values.plain_map)
+    made.globals.update(path_to=path_to, containers=containers, groups=GROUPS, icon=icon)
     return made
 
 
 def _pairs(items: Sequence[Mapping[str, Any]], label: str, value: str) -> list[tuple[str, float]]:
     """The points of a chart. Items without a value are left out."""
     return [(str(each[label]), float(each[value])) for each in items if each[value] is not None]
-
-
-def _ends(items: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The names and links of tables in a graph."""
-    return [(".".join(each["path"]), path_to("tables", *each["path"])) for each in items]
 
 
 def _size(value: float | None) -> str:
@@ -100,16 +104,3 @@ def _age(value: datetime | None) -> str:
             return f"{left:.0f} {unit} ago"
         left /= size
     raise AssertionError
-
-
-def _cell(value: Any) -> str:
-    """A value of a row as text, shortened."""
-    if isinstance(value, bytes):
-        text = value.hex(" ")
-    elif isinstance(value, Decimal):
-        text = format(value, "f")
-    elif isinstance(value, (Mapping, list, tuple)):
-        text = json.dumps(json_values(value), ensure_ascii=False)
-    else:
-        text = str(value)
-    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"

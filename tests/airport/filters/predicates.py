@@ -104,14 +104,14 @@ class Client:
         # Optimizers that look at the data or move the filter are disabled.
         self.connection.execute(
             "SET disabled_optimizers = 'statistics_propagation,late_materialization,limit_pushdown'"
-        )
-        self.connection.execute(create)
+        ).fetchall()  # without which DuckDB 2.0 does not register anything else
+        self.connection.execute(create).fetchall()
 
     def sent(self, predicate: str) -> str | None:
         """The filter's JSON, or None if the optimizer removed the whole predicate."""
         query = f"SELECT * FROM (SELECT * FROM t LIMIT 1000) WHERE {predicate}"
         options = "optimize := true, skip_null := false, skip_empty := false, skip_default := false"
-        (plan,) = self.connection.execute(f"SELECT json_serialize_plan(?, {options})", [query]).fetchone() or ("",)
+        (plan,) = self.connection.execute(f"SELECT json_serialize_plan(?, {options})", [query]).fetchall()[0]
         filter_nodes = [node["expressions"] for node in walk(json.loads(plan)) if node.get("type") == "LOGICAL_FILTER"]
         return json.dumps(as_scan_filter(filter_nodes[0])) if filter_nodes else None
 

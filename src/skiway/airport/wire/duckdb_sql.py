@@ -118,7 +118,7 @@ _LISTS: Final[tuple[tuple[Any, Any], ...]] = (
 
 def duckdb_type(field: pa.Field) -> str:
     """DuckDB's name of the type of a field, such as `DECIMAL(12,6)`; `InvalidArgument` if DuckDB does not support it."""
-    return _type(field, _quoted)
+    return _type(field, quoted_name)
 
 
 def castable_type(field: pa.Field) -> str:
@@ -202,7 +202,7 @@ def _members(data_type: pa.DataType, quote: Callable[[str], str]) -> str:
     return ", ".join(f"{quote(field.name)} {_type(field, quote)}" for field in fields)
 
 
-def _quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
     """The name of a field in a type name, quoted if necessary, as DuckDB does."""
     plain = _WORD.fullmatch(name) is not None and name.lower() not in _KEYWORDS
     return name if plain else '"' + name.replace('"', '""') + '"'
@@ -244,7 +244,7 @@ def text_literal(text: str) -> str:
 
 def attach_statement(catalog: str, location: str) -> str:
     """The statement that attaches a catalog, under its own name if that is a plain word."""
-    alias = "" if _quoted(catalog) == catalog else f"AS {identifier(catalog)} "
+    alias = "" if quoted_name(catalog) == catalog else f"AS {identifier(catalog)} "
     return f"ATTACH {text_literal(catalog)} {alias}(TYPE airport, LOCATION {text_literal(location)});"
 
 

@@ -31,6 +31,8 @@ class Event:
     """The name of the object; empty if the change did not involve it."""
     snapshot_id = Attribute[int | None]()
     """The snapshot that became the current one of a table, if one did."""
+    caller = Attribute[str]()
+    """Who made the change; empty for the server itself."""
 
 
 class Events(Area):

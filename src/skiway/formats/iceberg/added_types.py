@@ -61,7 +61,8 @@ def _no_default(of: types.PrimitiveType, value: object) -> None:
 
 _QUOTED: Final = r"\s*['\"]?([^'\",()]+?)['\"]?\s*"
 _GEOMETRY: Final = re.compile(rf"geometry(?:\s*\({_QUOTED}\))?")
-_GEOGRAPHY: Final = re.compile(rf"geography(?:\s*\({_QUOTED}(?:,{_QUOTED})?\))?")
+_ALGORITHM: Final = r"\s*['\"]?(spherical|vincenty|thomas|andoyer|karney)['\"]?\s*"
+_GEOGRAPHY: Final = re.compile(rf"geography(?:\s*\({_QUOTED}(?:,{_ALGORITHM})?\))?")
 _PARTS: Final = ("type", "element", "key", "value")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -90,6 +91,14 @@ def first_row_id(of: ManifestFile | DataFile) -> int | None:
     """The id of the first row, which all others of the manifest or the file follow; None if they have no ids."""
     number: int | None = of[FIRST_ROW_OF_MANIFEST if isinstance(of, ManifestFile) else _FIRST_ROW_OF_FILE]
     return number
+
+
+def without_row_ids(file: DataFile) -> DataFile:
+    """The data file as a new one, whose rows have no ids yet."""
+    made = copy(file)
+    made._data = [*file._data]
+    made[_FIRST_ROW_OF_FILE] = None
+    return made
 
 
 def referenced_file(delete: DataFile) -> str | None:

@@ -161,6 +161,7 @@ def new_metadata(
     with _translated("the table"):
         schema.check_format_version_compatibility(int(version))
         check_defaults(schema, format_version=int(version))
+        _check_transforms(spec, order)
         made = lib.metadata.new_table_metadata(
             schema.model_copy(update={"fields": schema.fields[:1]}) if numbered else schema,
             lib.partitioning.UNPARTITIONED_PARTITION_SPEC if spec is None else spec,
@@ -168,11 +169,23 @@ def new_metadata(
             location,
             properties,
         )
+        made.spec().check_compatible(made.schema())
+        made.sort_order().check_compatible(made.schema())
     if numbered:  # then the first column stands for all, because PyIceberg takes long to number them again
         made = made.model_copy(update={"schemas": [schema], "last_column_id": len(schema.fields)})
     elif version == "3":  # only then there may be default values, which PyIceberg drops
         made = made.model_copy(update={"schemas": [with_fresh_ids(schema)]})
     return made.model_copy(update={"next_row_id": 0}) if version == "3" else made
+
+
+def _check_transforms(*given: PartitionSpec | SortOrder | None) -> None:
+    """Reject transforms that nobody can write, which PyIceberg accepts and forgets."""
+    for field in (field for each in given if each is not None for field in each.fields):
+        if isinstance(field.transform, lib.transforms.UnknownTransform):
+            raise ValueError(
+                f"the transform {field.transform._transform!r} is unknown: use identity, year, month, day, hour, bucket[N], "
+                "truncate[N] or void"
+            )
 
 
 def _is_numbered(schema: Schema) -> bool:
@@ -210,6 +223,7 @@ def updated(
                 version = max([start.format_version, *wanted])
                 update.schema_.check_format_version_compatibility(version)
                 check_defaults(update.schema_, format_version=version)
+            _check_transforms(getattr(update, "spec", None), getattr(update, "sort_order", None))
         assigned = with_assigned_ids(base, updates)
         made = _changed(start if base is None else base, start, assigned, location)
         if base is None:

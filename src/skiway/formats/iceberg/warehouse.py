@@ -89,12 +89,14 @@ class Warehouse:
         folder: str,
         *,
         more: Iterable[str] = (),
+        readable: Iterable[str] = (),
         shared: Iterable[Location] = (),
         may_read: Callable[[Location], bool] = lambda _: False,
     ) -> TableFiles:
         """The files of the table in `folder`; raises PermissionDenied if that is not below a permitted folder.
 
-        The table may also have files in the folders `more`, and reads files in `shared` folders where `may_read` allows it.
+        The table may also have files in the folders `more`, and only read those in the folders `readable` and, where `may_read`
+        allows it, in `shared` folders.
         """
         place = location(folder)
         roots = (self.root, *(each for _, each in self.approved))
@@ -105,7 +107,8 @@ class Warehouse:
                 location=folder,
             )
         own = dict.fromkeys((place, *map(location, more)))
-        return TableFiles(self.properties, _Folder(tuple(own), shared=tuple(shared), may_read=may_read), self.cache)
+        reach = _Folder(tuple(own), readable=tuple(map(location, readable)), shared=tuple(shared), may_read=may_read)
+        return TableFiles(self.properties, reach, self.cache)
 
     @contextmanager
     def lock(self, folder: str, *, timeout_s: float) -> Iterator[None]:
@@ -147,14 +150,15 @@ def uri_of(place: Location) -> str:
 class _Folder(Reach):
     """The folders of one table. Also checked in object stores, where the same credentials give access to other tables.
 
-    Files in `shared` folders can be read, but not written, where `may_read` allows it.
+    Files in `readable` folders can be read, but not written, and those in `shared` folders where `may_read` allows it.
     """
 
+    readable: tuple[Location, ...] = ()
     shared: tuple[Location, ...] = ()
     may_read: Callable[[Location], bool] = field(default=lambda _: False, compare=False)
 
     def check(self, place: Location) -> Location:
-        if self.is_own(place):
+        if self.is_own(place) or any(place.is_within(root) for root in self.readable):
             return place
         real = place.real() if self.shared else place
         if any(real.is_within(each.real()) for each in self.shared) and self.may_read(real):
@@ -188,6 +192,17 @@ class TableFiles(Files):
         if not self.reach.is_own(place):
             raise self.reach.outside(place)
         return place
+
+    @property
+    def home(self) -> str:
+        """The URI of the folder where the table writes."""
+        return uri_of(self.reach.roots[0])
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """The URIs of the folders that the table can only read."""
+        assert isinstance(self.reach, _Folder)
+        return tuple(map(uri_of, self.reach.readable))
 
     def is_owned(self, uri: str) -> bool:
         """Whether a file is in a folder of the table."""

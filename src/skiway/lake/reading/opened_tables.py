@@ -72,6 +72,10 @@ class Handles:
         self._warehouse = warehouse
         self._cache = Cache[tuple[str, str, str], OpenedTable](keep)
 
+    def apart(self) -> Handles:
+        """Handles that keep none of the same tables."""
+        return Handles(self._sources, self._warehouse)
+
     @property
     def warehouse(self) -> Warehouse:
         """The warehouse of managed tables."""

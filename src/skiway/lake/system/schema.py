@@ -15,7 +15,7 @@ import pyarrow as pa
 from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
-from skiway.lake.system import administration
+from skiway.lake.system import administration, branches
 from skiway.lake.system import tables as contents
 from skiway.lake.system.effects import EffectFunction, create_view, drop_view
 from skiway.lake.system.functions import ExplainFunction, HistogramFunction, QueryFunction
@@ -69,6 +69,7 @@ class SystemSchema(Schema):
             ExplainFunction(self._context, query),
             HistogramFunction(self._context, self._catalog.display_name, self._find),
             administration.EndQueryFunction(self._context),
+            *(function(self._context, self._catalog) for function in branches.FUNCTIONS),
             *(
                 EffectFunction(declared, self._context, self._catalog, self._find)
                 for declared in (create_view, drop_view, *EFFECTS)
@@ -250,5 +251,6 @@ _ALL: Final = (
     administration.lineage,
     administration.reports,
     administration.events,
+    branches.branches_table,
     plans,
 )

@@ -109,14 +109,14 @@ class Definition:
 
 
 def system_table(
-    comment: str, columns: str
+    comment: str, columns: str, *, name: str = ""
 ) -> Callable[[Callable[[SystemScan], Iterator[Row] | pa.Table]], Definition]:
-    """Define a system table with the name of the decorated function, which yields its rows or returns all of them.
+    """Define a system table with the name of the decorated function, unless another is given, which yields its rows or returns all of them.
 
     `columns` has the names and types of the columns, such as `"table_id text, row_count bigint"`.
     """
     schema = schema_of(columns)
-    return lambda rows: Definition(rows.__name__, comment, schema, rows)
+    return lambda rows: Definition(name or rows.__name__, comment, schema, rows)
 
 
 def schema_of(columns: str) -> pa.Schema:

@@ -21,6 +21,7 @@ from skiway.metastore.events import sequence_pending
 from skiway.metastore.jobs.queue import FINISHED
 from skiway.metastore.queries.pins import is_pinned
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import holds_blob
 from skiway.metastore.records.kinds import JOB
 from skiway.metastore.records.repository import Repository
 from skiway.metastore.records.secrets import marked_at, removed_if_unused
@@ -211,7 +212,8 @@ def _unused(stores: Stores, uri: str) -> bool:
     if key is None:
         return False
     pointer = stores.pointers.get(key)
-    return pointer is None or pointer.blob_uri != uri
+    # Branches are asked after main: one that is created reads main after it exists.
+    return (pointer is None or pointer.blob_uri != uri) and not holds_blob(stores, uri)
 
 
 def _delete_blob(stores: Stores, uri: str, oldest: datetime) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from skiway.errors import Conflict, Contention, InvalidArgument, NotFound, PreconditionFailed, SkiwayError
 from skiway.formats import Found, Location, location
@@ -25,7 +25,8 @@ from skiway.metastore.managed import locations, states
 from skiway.metastore.managed.locations import files_of_table, folder_of, id_in, places, release_place
 from skiway.metastore.queries.pins import PinnedSnapshot, is_pinned
 from skiway.metastore.records import keys
-from skiway.metastore.records.kinds import LEASE, TABLE, TRANSACTION, VIEW
+from skiway.metastore.records.branches import is_creating, records_in_use
+from skiway.metastore.records.kinds import LEASE, TABLE, TRANSACTION, VIEW, Kind
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, Stored
 from skiway.metastore.records.updates import apply_batch
@@ -139,21 +140,35 @@ def leased_tables(realm: Realm, table_id: str) -> Iterator[v1.PinnedTable]:
 
 
 def pinned_files(realm: Realm, files: TableFiles, table_id: str) -> set[Location]:
-    """The files of the table that active queries and transactions may still read.
+    """The files of the table that are in use besides those of its present state: by active queries and transactions, and by
+    branches and tags of the lake. Whatever deletes files of tables asks this function, unless a branch is being created.
 
     A query reads the files that were listed for it. A transaction reads a snapshot of the table in the state in which it
-    was pinned.
+    was pinned. A branch uses the state of its base, and its present one.
     """
-    found: set[Location] = set()
+    found = branch_states(realm, VIEW, table_id)
+    for state in branch_states(realm, TABLE, table_id):
+        _add_state(found, files, state)
     for table in leased_tables(realm, table_id):
         if table.file_stats_uri and is_pinned(realm.stores, table.file_stats_uri):
             pinned = PinnedSnapshot(realm, table)
             found |= {location(path) for path in pinned.files()["file_path"].to_pylist()}
-            if state := pinned.table().metadata_location:  # a mirrored table has none
-                found.add(location(state))
-                snapshot = read_metadata(files, state).snapshot_by_id(table.snapshot_id)
+            if place := pinned.table().metadata_location:  # a mirrored table has none
+                found.add(location(place))
+                snapshot = read_metadata(files, place).snapshot_by_id(table.snapshot_id)
                 if snapshot is not None:
                     add_files_of_snapshot(found, files, snapshot)
+    return found
+
+
+def branch_states(realm: Realm, kind: Kind[Any], own_id: str) -> set[Location]:
+    """Where the metadata of a table or view is in the states that branches and tags of the lake use."""
+    key = kind.by_id(realm.account_id, own_id)
+    found: set[Location] = set()
+    for uri in records_in_use(realm.stores, realm.account_id, key):
+        record: Any = kind.message.FromString(realm.stores.blobs.get(uri))
+        if record.metadata_location:
+            found.add(location(record.metadata_location))
     return found
 
 
@@ -342,6 +357,8 @@ def _sweep(
     # Staged files are found before the table is read: those that are committed in between are then in use.
     staged = staged_locations(realm, table_id)
     table = realm.all(TABLE).find(keys.table(realm.account_id, table_id))
+    if is_creating(realm.stores, realm.account_id):  # a branch, which may get anything that the lake contains
+        return Slice(len(listed))
     view = None if table else realm.all(VIEW).find(keys.view(realm.account_id, table_id))
     if table is None and view is None and not _is_abandoned(realm, table_id, listed, oldest):
         return Slice(len(listed))
@@ -351,7 +368,7 @@ def _sweep(
         states_us = min(oldest_us, int((realm.clock() - TRANSACTION_LIFETIME).timestamp() * 1_000_000))
         state = "" if table is None else _current_state(realm, table.value)
         own = files_of_table(realm, warehouse, table.value) if table else files
-        if table and unused:
+        if unused and (table or branch_states(realm, TABLE, table_id)):
             unused = unused_files(unused, own, state, listed, states_us)
         elif state and location(state).is_within(folder):
             check_current_state(own, state, folder, listed)

@@ -12,7 +12,7 @@ The calls that doors and jobs make are exported here.
 
 from skiway.metastore.managed.commits import ClientTurns, TableChange, change, change_all, commit, commit_all
 from skiway.metastore.managed.registering import DroppedTable, dropped_tables, register, undrop
-from skiway.metastore.managed.states import ManagedTable, load, open_current, open_earlier
+from skiway.metastore.managed.states import ManagedTable, load, open_current, open_earlier, read_state
 from skiway.metastore.managed.tables import (
     TableCreation,
     create,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import msgspec
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from skiway.errors import Busy, Conflict, Contention, InvalidArgument, SkiwayError
+from skiway.errors import Busy, Conflict, Contention, InvalidArgument, PreconditionFailed, SkiwayError
 from skiway.formats.iceberg.changes.commits import Change, Producer, plain
 from skiway.formats.iceberg.metadata import metadata_json, updated, version_of, write_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
@@ -25,6 +25,7 @@ from skiway.metastore.managed.states import (
     ManagedTable,
     NewState,
     NewTable,
+    at_home,
     is_certainly_undone,
     load,
     nothing_else,
@@ -32,6 +33,7 @@ from skiway.metastore.managed.states import (
 )
 from skiway.metastore.managed.tables import TableCreation, forget_staged, staged_table
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import folded, normal_text
 from skiway.metastore.records.realm import Realm
@@ -362,7 +364,7 @@ def _committed(
                 if made.moves_from(base.metadata.location):
                     base, made = _moved(realm, warehouse, base, made, claimed)
                     written[-1] = (base.files, own)
-                if (state := _new_state(base, made, own)) is not None:
+                if (state := _new_state(realm, base, made, own)) is not None:
                     states[base.id] = state
             for creation in creations:
                 new = staged_table(realm, warehouse, creation)
@@ -388,7 +390,7 @@ def _committed(
     return [*(by_id.get(base.id, base) for base in bases), *created]
 
 
-def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState | None:
+def _new_state(realm: Realm, base: ManagedTable, made: Change, written: list[str]) -> NewState | None:
     """The state after a change, whose metadata is written and added to `written`; None if nothing changes."""
     folder = next(
         (update.location for update in made.updates if update.action == "set-location"), base.metadata.location
@@ -398,6 +400,11 @@ def _new_state(base: ManagedTable, made: Change, written: list[str]) -> NewState
     metadata = updated(base.metadata, made.requirements, made.updates, location=base.metadata_location)
     if metadata is base.metadata:
         return None
+    if (branch := branch_of(realm.stores)) is not None:
+        metadata = at_home(metadata, base.files)
+        kept = {each.snapshot_id for each in metadata.snapshots}
+        if any(each.snapshot_id not in kept for each in base.metadata.snapshots):
+            raise failure(PreconditionFailed, "branch.expired", name=branch.branch.display_name)
     text = metadata_json(metadata)
     version = version_of(base.metadata_location) + 1
     location = write_metadata(base.files, metadata, version=version, text=text, sealed=False)

@@ -19,6 +19,7 @@ from skiway.formats import Location, location
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.formats.iceberg.writing.delete_files import check_write_modes
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.kinds import CATALOG
 from skiway.metastore.records.names import check_properties as check_own_properties
 from skiway.metastore.records.names import refuse_secrets
@@ -33,9 +34,25 @@ if TYPE_CHECKING:
 _PATHS: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 
 
+BRANCHES: Final = "branches"
+"""The folder with what branches of the lake write, inside the folder of a table."""
+
+
 def folder_of(realm: Realm, warehouse: Warehouse, table_id: str) -> str:
-    """The location of the table with this id."""
-    return warehouse.folder(segment(realm.account_id), segment(table_id))
+    """The location of the table with this id; on a branch, the folder of the branch in it."""
+    return own_folder(realm, warehouse.folder(segment(realm.account_id), segment(table_id)))
+
+
+def own_folder(realm: Realm, folder: str) -> str:
+    """The part of the folder of a table where the realm writes: all of it or, on a branch, the folder of the branch."""
+    branch = branch_of(realm.stores)
+    return folder if branch is None else f"{folder}/{BRANCHES}/{segment(branch.id)}"
+
+
+def folder_on_main(realm: Realm, folder: str) -> str:
+    """The whole folder of a table, given that where the realm writes."""
+    branch = branch_of(realm.stores)
+    return folder if branch is None else folder.removesuffix(f"/{BRANCHES}/{segment(branch.id)}")
 
 
 def folder_of_namespace(realm: Realm, warehouse: Warehouse, namespace_id: str) -> str:
@@ -80,7 +97,10 @@ def check_properties(properties: Mapping[str, str], files: TableFiles, folder: s
 
 def check_files(paths: pa.ChunkedArray, files: TableFiles, folder: str) -> None:
     """Raise unless the table may have all these data files."""
-    plain = pc.and_(pc.starts_with(paths, f"{folder}/"), pc.invert(pc.match_substring(paths, "..")))
+    inside = pc.starts_with(paths, f"{folder}/")
+    for each in files.readable:
+        inside = pc.or_(inside, pc.starts_with(paths, f"{each}/"))
+    plain = pc.and_(inside, pc.invert(pc.match_substring(paths, "..")))
     for path in paths.filter(pc.invert(plain)).to_pylist():
         _check("a data file", path, files, folder)
 
@@ -173,10 +193,12 @@ def folder_of_table(realm: Realm, warehouse: Warehouse, table: v1.Table) -> str:
     """The location of a stored table: the folder of its id, or one that its creator chose."""
     own = folder_of(realm, warehouse, table.resource_id.id)
     place = location(table.metadata_location) if table.metadata_location and warehouse.approved else None
-    if place is None or place.is_within(location(own)):
+    if place is None or place.is_within(location(folder_on_main(realm, own))):
         return own
     found = owner_of(realm.stores, place)
-    return own if found is None or found.table_id != table.resource_id.id else uri_of(found.folder)
+    if found is None or found.table_id != table.resource_id.id:
+        return own
+    return own_folder(realm, uri_of(found.folder))
 
 
 def files_of_table(realm: Realm, warehouse: Warehouse, table: v1.Table) -> TableFiles:
@@ -185,9 +207,13 @@ def files_of_table(realm: Realm, warehouse: Warehouse, table: v1.Table) -> Table
 
 
 def table_files(realm: Realm, warehouse: Warehouse, table: v1.Table, folder: str) -> TableFiles:
-    """The files of a table in `folder`, and those that it may read elsewhere in approved locations of its catalog."""
+    """The files of a table in `folder`, and those that it may read elsewhere in approved locations of its catalog.
+
+    On a branch, all files of the table can be read, and only those in the folder of the branch can be written and deleted.
+    """
+    readable = [] if branch_of(realm.stores) is None else [folder_on_main(realm, folder)]
     if not warehouse.approved:
-        return warehouse.files(folder)
+        return warehouse.files(folder, readable=readable)
     everything = Realm(realm.stores, realm.account_id)  # whatever the caller sees of the catalog
     catalog = everything.all(CATALOG).find(keys.catalog(realm.account_id, table.catalog_id.id))
     shared = warehouse.approved_for(realm.account_id, catalog.value.display_name) if catalog else []
@@ -201,11 +227,18 @@ def table_files(realm: Realm, warehouse: Warehouse, table: v1.Table, folder: str
         return known[above]
 
     own = folder_of(realm, warehouse, table_id)
-    return warehouse.files(folder, more=[own], shared=shared, may_read=may_read)
+    readable = readable and [*readable, folder_on_main(realm, own)]
+    return warehouse.files(folder, more=[own], readable=readable, shared=shared, may_read=may_read)
 
 
 def chosen_folder(realm: Realm, warehouse: Warehouse, catalog: v1.Catalog, given: str) -> str:
     """The folder that a caller chose for a table, as metadata contains it; raises unless the operator approved it."""
+    if branch_of(realm.stores) is not None:
+        raise InvalidArgument(
+            f"location {given!r} cannot be chosen on a branch, which writes to a folder of its own: leave the location out",
+            key="location.refused",
+            location=given,
+        )
     approved = warehouse.approved_for(realm.account_id, catalog.display_name)
     try:
         folder = location(given)

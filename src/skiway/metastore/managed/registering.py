@@ -12,9 +12,19 @@ from skiway.formats import location as at
 from skiway.formats.iceberg.metadata import read_metadata
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.metastore.managed import locations
-from skiway.metastore.managed.states import ManagedTable, NewState, load, managed_record, publish, undoing
+from skiway.metastore.managed.states import (
+    ManagedTable,
+    NewState,
+    load,
+    managed_record,
+    publish,
+    read_state,
+    undoing,
+)
 from skiway.metastore.managed.tables import DROPPED_FILE, check_fillable, drop, new_record, recorded, required_place
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import branch_of
+from skiway.metastore.records.errors import failure
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.updates import delete_plain
 from skiway.metastore.resources import hierarchy, tables
@@ -66,7 +76,7 @@ def restore(
     files = locations.files_of_table(realm, warehouse, table)
     if files.find(dropped.metadata_location) is None:
         raise _gone(dropped.name)
-    metadata = read_metadata(files, dropped.metadata_location)
+    metadata = read_state(realm, files, dropped.metadata_location)
     restored = recorded(realm, table, metadata, dropped.metadata_location, files)
     # Checked when the table exists again: from then on, garbage collection keeps its files.
     if not _is_complete(restored, files):
@@ -122,6 +132,8 @@ def register(
     overwrite: bool = False,
 ) -> ManagedTable:
     """Create a table from a metadata file; with `overwrite`, give an existing table the state that the file describes."""
+    if (branch := branch_of(realm.stores)) is not None:
+        raise failure(PreconditionFailed, "branch.register", name=branch.branch.display_name)
     place = required_place(realm, namespace_id)
     catalog = hierarchy.catalog(realm, place.catalog_id).value
     existing = tables.lookup(realm, catalog, place.resource_id.id, name) if overwrite else None

@@ -29,6 +29,7 @@ from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.foundation.files import synced_together
 from skiway.metastore.managed.locations import check_files, files_of_table
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import FILE_STATS, SNAPSHOT, TABLE, TABLE_STATS
 from skiway.metastore.records.realm import Realm
@@ -214,6 +215,24 @@ class ManagedTable:
         return handle_of(self.table, self.metadata, self.files)
 
 
+KEPT: Final = "gc.enabled"
+"""The property by which Iceberg's clients know that they must not delete files of a table."""
+
+
+def read_state(realm: Realm, files: TableFiles, location: str) -> TableMetadata:
+    """The metadata of a table at a location; on a branch, as a table in the folder of the branch whose files nobody deletes."""
+    metadata = read_metadata(files, location)
+    return metadata if branch_of(realm.stores) is None else at_home(metadata, files)
+
+
+def at_home(metadata: TableMetadata, files: TableFiles) -> TableMetadata:
+    """The metadata as that of a table on a branch."""
+    if metadata.location == files.home and metadata.properties.get(KEPT) == "false":
+        return metadata
+    wanted = {"location": files.home, "properties": {**metadata.properties, KEPT: "false"}}
+    return metadata.model_copy(update=wanted)
+
+
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
@@ -226,7 +245,7 @@ def handle_of(table: v1.Table, metadata: TableMetadata, files: TableFiles) -> Ic
 def open_current(realm: Realm, warehouse: Warehouse, table: v1.Table) -> IcebergTable:
     """A handle to read the table in the state that its record names."""
     files = files_of_table(realm, warehouse, table)
-    return handle_of(table, read_metadata(files, table.metadata_location), files)
+    return handle_of(table, read_state(realm, files, table.metadata_location), files)
 
 
 def open_earlier(realm: Realm, warehouse: Warehouse, table: v1.Table, snapshot_id: int) -> IcebergTable | None:
@@ -262,7 +281,7 @@ def load(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId) -> Managed
     found = managed_record(realm, table_id)
     files = files_of_table(realm, warehouse, found.value)
     try:
-        metadata = read_metadata(files, found.value.metadata_location)
+        metadata = read_state(realm, files, found.value.metadata_location)
     except PreconditionFailed as error:
         if error.key not in ("file.corrupt", "file.missing"):
             raise

@@ -25,6 +25,7 @@ from skiway.formats.iceberg.warehouse import TableFiles, Warehouse, uri_of
 from skiway.metastore.managed import locations
 from skiway.metastore.managed.states import ManagedTable, NewTable, managed_record, publish, undoing
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import branch_of, is_used
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TABLE
 from skiway.metastore.records.names import encoded, exact_name, normal_text
@@ -140,7 +141,7 @@ def staged_table(realm: Realm, warehouse: Warehouse, creation: TableCreation) ->
 
     place = required_place(realm, creation.namespace_id)
     named = [update.location for update in creation.updates if update.action == "set-location"]
-    table_id = locations.id_in(at(named[-1]).name) if named else realm.ids()
+    table_id = locations.id_in(at(locations.folder_on_main(realm, named[-1])).name) if named else realm.ids()
     folder = locations.folder_of(realm, warehouse, table_id)
     if named and (claimed := _staged_place(realm, warehouse, place, named[-1])):
         table_id, folder = claimed.table_id, uri_of(claimed.folder)
@@ -162,6 +163,10 @@ def drop(realm: Realm, warehouse: Warehouse, table_id: v1.ResourceId, *, purge: 
     Its metadata is not read, so a damaged table can be dropped too, even if its record is lost.
     """
     found = managed_record(realm, table_id, damaged=True).value
+    if (branch := branch_of(realm.stores)) is not None and purge:
+        raise failure(PreconditionFailed, "branch.purge", name=branch.branch.display_name)
+    # What branches of the lake use stays until they are deleted.
+    purge = purge and not is_used(realm.stores, realm.account_id, keys.table(realm.account_id, found.resource_id.id))
     _drop(realm, warehouse, found, v1.DeleteTableRequest(table_id=found.resource_id), purge=purge)
 
 
@@ -172,7 +177,7 @@ def _drop(
     folder = locations.folder_of_table(realm, warehouse, table)
     realm.require("table.write", table)
     if table.metadata_location and not purge:
-        _remember(realm, table)
+        remember(realm, table)
     tables.delete(realm, request)
     for each in sorted({folder, *_further_folders(realm, warehouse, table_id)}):
         files = warehouse.files(each)
@@ -189,7 +194,7 @@ def _drop(
 
 def _further_folders(realm: Realm, warehouse: Warehouse, table_id: str) -> Iterator[str]:
     """The folders in which a table was before it was moved."""
-    if not warehouse.approved:
+    if not warehouse.approved or branch_of(realm.stores) is not None:
         return
     own = locations.folder_of(realm, warehouse, table_id)
     if warehouse.files(own).walk(at(own)):
@@ -200,7 +205,7 @@ def _further_folders(realm: Realm, warehouse: Warehouse, table_id: str) -> Itera
             yield uri_of(place.folder)
 
 
-def _remember(realm: Realm, table: v1.Table) -> None:
+def remember(realm: Realm, table: v1.Table) -> None:
     """Remember a table that is dropped now, for `undrop`. This is not undone if the drop fails: the table exists then."""
     key = keys.dropped(realm.account_id, table.namespace_id.id, table.display_name, table.resource_id.id)
     value = f"{realm.clock().isoformat()} {encoded(table.display_name)} {table.metadata_location}"

@@ -120,6 +120,18 @@ class AccessDecision:
         self._most = v1.PV_READ if read_only else v1.PV_MANAGE
         self._allowed: dict[str, bool] = {}
         self._places: dict[str, Place | None] = {}
+        self._deciding: Callable[[Message], Message] = lambda on: on
+
+    def on_branch(self, branch: Stores, rights: Stores, deciding: Callable[[Any], Any]) -> AccessDecision:
+        """The same on a branch of the lake, whose objects have the rights of those that `deciding` returns for them.
+
+        `branch` has the objects of the branch, and `rights` what decides about rights on them.
+        """
+        policies = None if self.policies is None else self.policies.on_branch(branch, rights, deciding)
+        made = AccessDecision(lambda: rights, self._account_id, allows=self._allows, policies=policies)
+        made._grantees, made._implied, made._most = self._grantees, self._implied, self._most
+        made._deciding = deciding
+        return made
 
     def everywhere(self, permission: str) -> bool:
         """Whether the caller has the permission in the whole account."""
@@ -150,7 +162,7 @@ class AccessDecision:
         """Raise `PermissionDenied` unless the caller has the permission on what contains the object."""
         if self.everywhere(permission):
             return
-        parent = _parent(on)
+        parent = _parent(self._deciding(on))
         place = self._namespace(parent) if isinstance(parent, str) else parent
         if place is None or self._reach.at(place) < GRANTABLE.get(permission, v1.PV_MANAGE + 1):
             raise _denied(permission, f"namespace {'.'.join(place[1])}" if place and place[1] else "the catalog")
@@ -260,6 +272,7 @@ class AccessDecision:
         return None if found is None else found.value
 
     def _privilege(self, on: Message) -> int:
+        on = self._deciding(on)
         match on:
             case v1.Catalog():
                 return self._reach.at((on.resource_id.id, ()))
@@ -290,6 +303,7 @@ class AccessDecision:
     def _contains(self, on: Message) -> bool:
         if not self._privileges:
             return False
+        on = self._deciding(on)
         match on:
             case v1.Catalog():
                 return (on.resource_id.id, ()) in self._reach.containers

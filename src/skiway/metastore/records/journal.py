@@ -44,13 +44,14 @@ EVENT_KINDS: Final = {
     "connector": "connectors",
     "job": "jobs",
     "grant": "grants",
+    "branch": "branches",
     **{resource.name: resource.plural for resource in RESOURCES},
 }
 """The kinds of objects that have events, and their names in keys."""
 
 _NUMBERS: Final = itertools.count()
 _SINGULAR: Final = {plural: kind for kind, plural in EVENT_KINDS.items()}
-_BY_ID: Final = frozenset(EVENT_KINDS.values()) - {"accounts", "grants"}
+_BY_ID: Final = frozenset(EVENT_KINDS.values()) - {"accounts", "grants", "branches"}
 _BY_NAME: Final = frozenset(("catalogs", "connectors", *(resource.plural for resource in RESOURCES))) - {"rules"}
 
 
@@ -343,6 +344,11 @@ class JournaledPointers(PointerStore):
         """That of the inner store."""
         return self.inner.max_batch
 
+    @property
+    def max_large_batch(self) -> int:  # type: ignore[override]
+        """That of the inner store."""
+        return self.inner.max_large_batch
+
     def state(self, *, since: float | None = None) -> Hashable | None:
         """That of the inner store."""
         return self.inner.state(since=since)
@@ -355,8 +361,9 @@ class JournaledPointers(PointerStore):
         # The time is read last, right before the change takes effect.
         added = [*self._journal.entries(batch), *self._journal.replaced(batch, self.inner._get)]
         if added:
+            is_large = len(batch) > self.max_batch
             batch = (*batch, *added)
-            self._check_batch(batch)
+            self._check_batch(batch, large=is_large)
         self.inner._apply(batch)
 
     def _get(self, key: str) -> Pointer | None:

@@ -61,6 +61,11 @@ def of_blob(uri: str) -> str | None:
     return key if key.startswith((ACCOUNTS, "/platform/")) else None
 
 
+def decoded(segment: str) -> str:
+    """The name or id that a part of a key is made from."""
+    return unquote(segment)
+
+
 def last_segment(key: str) -> str:
     """The last segment of a key: of a canonical key, the id."""
     return key.rpartition("/")[2]
@@ -185,6 +190,28 @@ table_name, view_name, relation_name = map(_in_namespace, ("tables", "views", "r
 def is_relation_name(key: str) -> bool:
     """Whether this is the key that tables and views share."""
     return "/relations/" in key
+
+
+# --- branches of the lake ---------------------------------------------------------------------------------------------
+
+branch, branch_base = in_account("branches/by-id"), in_account("branches/bases")
+"""The record of a branch, and the list of what its catalog contained when it was created."""
+
+
+def branch_name(account_id: str, catalog_id: str, name: str = "") -> str:
+    """The branches of a catalog by name. A deleted one has none."""
+    return f"{of_account(account_id)}catalogs/{encoded(catalog_id)}/branches/by-name/{encoded(name)}"
+
+
+def overlay(account_id: str = "", branch_id: str = "") -> str:
+    """The prefix of what a branch has changed: followed by the key on main, it holds the version and the blob's address."""
+    return "/branches/" + (f"{encoded(account_id)}/{encoded(branch_id)}" if account_id else "")
+
+
+def overlay_owner(key: str) -> tuple[str, str]:
+    """The ids of the account and the branch that the key of an overlay belongs to."""
+    account_id, branch_id = map(unquote, key.split("/")[2:4])
+    return account_id, branch_id
 
 
 # --- grants ----------------------------------------------------------------------------------------------------------

@@ -161,6 +161,12 @@ def _transaction_names(of: v1.Transaction) -> tuple[str, ...]:
     return (due, opened) if of.state == v1.TX_OPEN else (due,)
 
 
+def _branch_names(of: v1.Branch) -> tuple[str, ...]:
+    if of.state == v1.BS_DELETED:
+        return ()
+    return (keys.branch_name(of.resource_id.account_id, of.catalog_id.id, of.display_name),)
+
+
 def _rule_names(of: v1.QualityRule) -> tuple[str, ...]:
     account = of.resource_id.account_id
     return keys.rule_name(account, of.display_name), keys.rule_of_table(account, of.table_id.id, of.display_name)
@@ -212,6 +218,7 @@ GRANT = Kind(
     key=lambda of: keys.grant(of.object_id.account_id, of.object_id.id, of.grantee),
     names=lambda of: (keys.grant_of(of.object_id.account_id, of.grantee, of.object_id.id),),
 )
+BRANCH = _kind("branch", v1.Branch, keys.branch, _branch_names)
 POLICY = _named("policy", v1.Policy, keys.policy, keys.policy_name)
 COLUMN_TAGS = Kind(
     "column_tags",
@@ -292,6 +299,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
     COLUMN_STATS,
     FILE_STATS,
     GRANT,
+    BRANCH,
     POLICY,
     COLUMN_TAGS,
     RULE,

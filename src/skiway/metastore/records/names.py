@@ -21,6 +21,8 @@ from urllib.parse import quote
 from skiway.errors import InvalidArgument, LimitExceeded
 from skiway.metastore.records.errors import failure
 
+BRANCH_MARK: Final = "@"
+"""Separates the name of a catalog from that of a branch of it."""
 STATISTICS_OFFER: Final = "statistics.offer"
 """The property that says whether clients are told to ask for statistics of columns."""
 STATISTICS_OFFERS: Final = ("auto", "always", "never")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from skiway.errors import PermissionDenied
 from skiway.metastore.records import keys
@@ -133,11 +133,26 @@ class CallerPolicies:
         self._open, self._account_id, self.subject = stores, account_id, subject
         self._known: dict[tuple[str, str, str], Restriction | None] = {}
         self._places: dict[str, tuple[str, ...] | None] = {}
+        self._branch: Stores | None = None
+        self._deciding: Callable[[Any], Any] = lambda on: on
+
+    def on_branch(self, branch: Stores, rights: Stores, deciding: Callable[[Any], Any]) -> CallerPolicies:
+        """The same on a branch of the lake. Its objects are restricted as they are, and as those that `deciding` returns for them.
+
+        `branch` has the objects of the branch, and `rights` what decides about rights on them.
+        """
+        made = CallerPolicies(lambda: rights, self._account_id, self.subject)
+        made._branch, made._deciding = branch, deciding
+        return made
 
     def of(self, on: v1.Table | v1.View) -> Restriction | None:
         """What is left of a table or view for this caller; None if it is not restricted."""
         if not self._own:
             return None
+        elsewhere = self._deciding(on)
+        return self._of(on) if elsewhere is on else _both(self._of(elsewhere), self._of(on))
+
+    def _of(self, on: v1.Table | v1.View) -> Restriction | None:
         # A change may rename columns, or move the object to where other policies hold.
         columns = on.schema_json if isinstance(on, v1.Table) else repr([column.name for column in on.output_columns])
         known = on.resource_id.id, on.namespace_id.id, columns
@@ -149,7 +164,9 @@ class CallerPolicies:
         """What is left of the table with this id."""
         if not self._own:
             return None
-        table = Repository(self._stores, TABLE).at(keys.table(self._account_id, table_id))
+        key = keys.table(self._account_id, table_id)
+        table = None if self._branch is None else Repository(self._branch, TABLE).at(key)
+        table = table or Repository(self._stores, TABLE).at(key)
         if table is None:
             return None
         if table.value.damage:  # where it is may be unknown, and with it which policies hold
@@ -158,8 +175,10 @@ class CallerPolicies:
 
     def of_namespace(self, namespace: v1.Namespace) -> Restriction | None:
         """The policies on a namespace or on what contains it."""
+        both = (namespace, self._deciding(namespace))
+        places = {(each.catalog_id.id, *each.parents, each.display_name) for each in both}
         place = (namespace.catalog_id.id, *namespace.parents, namespace.display_name)
-        found = tuple(each for each in self._own if each.damage or self._cover(each, place))
+        found = tuple(each for each in self._own if each.damage or any(self._cover(each, either) for either in places))
         return Restriction(f"namespace {'.'.join(place[1:])}", found, ()) if found else None
 
     def withholding_sizes(self, catalog_id: str, namespace_id: str) -> Callable[[str, bool], bool] | None:
@@ -176,11 +195,12 @@ class CallerPolicies:
             return lambda _, __: True
         named = {each.id for policy in plain for each in policy.objects}
         by_tag = len(plain) < len(filters)
+        is_branch = self._branch is not None  # a table may be in another namespace on main
 
         def is_withheld(table_id: str, has_tags: bool) -> bool:
             if table_id in named:
                 return True
-            found = self.of_table(table_id) if by_tag and has_tags else None
+            found = self.of_table(table_id) if is_branch or (by_tag and has_tags) else None
             return found is not None and bool(found.filters)
 
         return is_withheld
@@ -289,6 +309,23 @@ class CallerPolicies:
                 else (namespace.value.catalog_id.id, *namespace.value.parents, namespace.value.display_name)
             )
         return self._places[namespace_id]
+
+
+def _both(on_main: Restriction | None, on_branch: Restriction | None) -> Restriction | None:
+    """What two restrictions of one object leave, with the columns of the second. The masks of one hold by column id for both."""
+    if on_main is None or on_branch is None:
+        return on_branch or on_main
+    masked = dict(on_main.masked_ids)
+    for number, policy in on_branch.masked_ids.items():
+        masked[number] = _strictest([policy, masked.get(number, policy)]) or policy
+    return Restriction(
+        on_branch.name,
+        tuple({each.resource_id.id: each for each in (*on_main.filters, *on_branch.filters)}.values()),
+        tuple({each.resource_id.id: each for each in (*on_main.masks, *on_branch.masks)}.values()),
+        on_branch.columns,
+        masked,
+        on_main.missing or on_branch.missing,
+    )
 
 
 def current_columns(on: v1.Table | v1.View) -> Mapping[str, int]:

@@ -109,7 +109,7 @@ def delete(
         check(precondition, pointer, resource=repository.kind.noun, name=name)
         (remove or repository.delete)(pointer, value)
         if repository.kind.noun in GRANTED_ON:
-            _forget_grants(repository.stores, key)
+            forget_grants(repository.stores, key)
         return meta_of(pointer, value)
 
     def give_up(state: RetryCallState) -> v1.MutationMeta:
@@ -125,7 +125,7 @@ def delete(
     )(attempt)
 
 
-def _forget_grants(stores: Stores, key: str) -> None:
+def forget_grants(stores: Stores, key: str) -> None:
     """Delete the grants on a deleted object, which have no effect any more: nothing else gets its id."""
     grants = Repository(stores, GRANT)
     for pointer in stores.pointers.scan(keys.grants_on(key)):

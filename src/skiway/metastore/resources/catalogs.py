@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator, Set
 from itertools import islice
 from typing import Final, Literal, TypeAlias, get_args
 
-from skiway.errors import Conflict
+from skiway.errors import Conflict, InvalidArgument
 from skiway.foundation import resources
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CATALOG
-from skiway.metastore.records.names import check_choice, check_properties, normal_text
+from skiway.metastore.records.names import BRANCH_MARK, check_choice, check_properties, normal_text
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Stored
-from skiway.metastore.records.updates import closed, counted, remove_empty, reopening
+from skiway.metastore.records.updates import closed, copied, counted, remove_empty, reopening
 from skiway.metastore.resources import namespaces
 from skiway.metastore.resources.hierarchy import is_managed, writable_id
 from skiway.metastore.resources.named import Calls
@@ -28,10 +29,23 @@ SCAN_MODES: Final = get_args(ScanMode)
 
 
 def find(realm: Realm, name: str) -> Stored[v1.Catalog] | None:
-    """The catalog with this name, or None. One with a damaged record has `damage` set."""
+    """The catalog with this name, or None. One with a damaged record has `damage` set.
+
+    On a branch of the lake, its catalog is also found by the name of the branch, such as `lake@dev`, and then has this name.
+    """
     wanted = normal_text(name)
-    repository = realm.all(CATALOG)
-    return repository.at(keys.catalog_name(realm.account_id, wanted)) if wanted else None
+    if not wanted:
+        return None
+    found = realm.all(CATALOG).at(keys.catalog_name(realm.account_id, wanted))
+    view, (of, _, branch) = branch_of(realm.stores), wanted.rpartition(BRANCH_MARK)
+    if found is not None or view is None or branch != view.branch.display_name:
+        return found
+    found = realm.all(CATALOG).at(keys.catalog_name(realm.account_id, of))
+    if found is None or found.value.resource_id.id != view.branch.catalog_id.id:
+        return None
+    shown = copied(found.value)
+    shown.display_name = wanted
+    return Stored(shown, found.pointer)
 
 
 def only(realm: Realm) -> Stored[v1.Catalog] | None:
@@ -54,6 +68,8 @@ def _remove(realm: Realm, request: v1.DeleteCatalogRequest, pointer: Pointer, ca
 
 
 def _check(_: Realm, catalog: v1.Catalog, __: v1.CatalogSpec, paths: Set[str]) -> None:
+    if "display_name" in paths and BRANCH_MARK in catalog.display_name:
+        raise failure(InvalidArgument, "catalog.name.branch", name=catalog.display_name, field="display_name")
     if "properties" not in paths:
         return
     check_properties(catalog.properties)
@@ -79,7 +95,8 @@ def _write(realm: Realm, current: Stored[v1.Catalog], desired: v1.Catalog) -> St
 def _held(realm: Realm, catalog_id: str) -> str:
     """The contents of a catalog in words; empty if there are none."""
     namespaces = realm.stores.pointers.count(keys.namespace_path(realm.account_id, catalog_id) + "/")
-    return counted([(namespaces, "namespace")])
+    branches = realm.stores.pointers.count(keys.branch_name(realm.account_id, catalog_id))
+    return counted([(namespaces, "namespace"), (branches, "branch" if branches == 1 else "branche")])
 
 
 CALLS: Final = Calls(resources.CATALOG, CATALOG, _check, id_of=writable_id, write=_write, remove=_remove)

@@ -25,6 +25,7 @@ from skiway.metastore.ingest.positions import position_file, position_history
 from skiway.metastore.managed.commits import change
 from skiway.metastore.managed.states import ManagedTable, load, managed_record
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import is_creating
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.model import v1
 
@@ -143,6 +144,10 @@ def _unreferenced(realm: Realm, table: ManagedTable, before: TableMetadata, chos
     for statistics in (*before.statistics, *before.partition_statistics):
         if statistics.snapshot_id in gone:
             expired.add(location(statistics.statistics_path))
+    if is_creating(
+        realm.stores, realm.account_id
+    ):  # a branch may get what is in use: garbage collection deletes the rest
+        return
     unused = expired - used
     # Pins are checked after use, never before: a reader that pins files checks afterwards that they were still in use.
     unused -= pinned_files(realm, files, table.id) if unused else set()

@@ -27,6 +27,7 @@ from skiway.metastore.managed.commits import PAUSES
 from skiway.metastore.managed.locations import files_of_table
 from skiway.metastore.managed.states import ManagedTable, handle_of, undoing
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import TRANSACTION
 from skiway.metastore.records.realm import Realm, timestamp
@@ -264,9 +265,13 @@ RULES = TransactionRules()
 
 
 def find(realm: Realm, transaction_id: str) -> Stored[v1.Transaction]:
-    """The transaction, which the caller must have begun. Raise `NotFound` otherwise."""
+    """The transaction, which the caller must have begun, on the same branch or on main. Raise `NotFound` otherwise."""
     transaction = realm.all(TRANSACTION).find(keys.transaction(realm.account_id, transaction_id))
-    if transaction is None or transaction.value.owner != realm.caller:
+    if (
+        transaction is None
+        or transaction.value.owner != realm.caller
+        or transaction.value.branch_id != _branch_id(realm)
+    ):
         raise failure(NotFound, "transaction", resource="transaction", id=transaction_id)
     return transaction
 
@@ -289,11 +294,17 @@ def opened(
         created_at=now,
         updated_at=now,
         expires_at=timestamp(until),
+        branch_id=_branch_id(realm),
     )
     try:
         return realm.all(TRANSACTION).create(begun)
     except AlreadyExists:  # another call of the same transaction was faster
         return find(realm, transaction_id)
+
+
+def _branch_id(realm: Realm) -> str:
+    branch = branch_of(realm.stores)
+    return "" if branch is None else branch.id
 
 
 def require_open(realm: Realm, transaction: v1.Transaction) -> None:

@@ -232,10 +232,13 @@ class Transaction(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     WRITES_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
+    BRANCH_ID_FIELD_NUMBER: _builtins.int
     transaction_id: _builtins.str
     account_id: _builtins.str
     owner: _builtins.str
     state: Global___TransactionState.ValueType
+    branch_id: _builtins.str
+    """of the branch of the lake to which it belongs; empty on main"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -260,10 +263,11 @@ class Transaction(_message.Message):
         expires_at: _timestamp_pb2.Timestamp | None = ...,
         writes: _abc.Iterable[Global___StagedWrite] | None = ...,
         committed: _abc.Iterable[Global___CommittedTable] | None = ...,
+        branch_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "committed", b"committed", "created_at", b"created_at", "expires_at", b"expires_at", "owner", b"owner", "state", b"state", "transaction_id", b"transaction_id", "updated_at", b"updated_at", "writes", b"writes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "branch_id", b"branch_id", "committed", b"committed", "created_at", b"created_at", "expires_at", b"expires_at", "owner", b"owner", "state", b"state", "transaction_id", b"transaction_id", "updated_at", b"updated_at", "writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

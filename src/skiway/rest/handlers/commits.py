@@ -189,7 +189,8 @@ def _rendered(request: RestRequest, made: ManagedTable, delegated: Delegated) ->
         made.files.make_folder(metadata_folder(made.metadata))  # because some clients create no folders
         return loaded(request, metadata_json(made.metadata), None, delegated=delegated)
     # Cached for the next load.
-    key = (request.realm.account_id, made.id, location, "all")
+    shown_as = f"{MODES[0]} {request.branch_id}"
+    key = (request.realm.account_id, made.id, location, shown_as)
     text = request.lake.rendered.get(key, lambda: made.json or metadata_json(made.metadata))
-    headers = {"etag": etag_of(made.id, location, MODES[0], delegated)}
+    headers = {"etag": etag_of(made.id, location, shown_as, delegated)}
     return loaded(request, text, location, headers=headers, delegated=delegated)

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import location
-from skiway.formats.iceberg.metadata import metadata_json, read_metadata
+from skiway.formats.iceberg.metadata import metadata_json
 from skiway.formats.iceberg.warehouse import uri_of
 from skiway.metastore import exports, managed
 from skiway.metastore.managed.locations import files_of_table
@@ -104,7 +104,8 @@ def load(request: RestRequest) -> RestResponse:
     table = resolve.readable(request).served_table()
     metadata, location = _metadata(request, table)
     delegated = delegated_to(request, table)
-    etag = etag_of(table.resource_id.id, location, mode, delegated)
+    shown_as = f"{mode} {request.branch_id}"
+    etag = etag_of(table.resource_id.id, location, shown_as, delegated)
     known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
     if known & {etag, "*"}:
         return RestResponse(304, headers={"etag": etag})
@@ -112,7 +113,7 @@ def load(request: RestRequest) -> RestResponse:
     def render() -> str:
         return metadata_json(_of_refs(metadata) if mode == "refs" else metadata)
 
-    text = request.lake.rendered.get((request.realm.account_id, table.resource_id.id, location, mode), render)
+    text = request.lake.rendered.get((request.realm.account_id, table.resource_id.id, location, shown_as), render)
     return loaded(request, text, location, headers={"etag": etag}, delegated=delegated)
 
 
@@ -160,7 +161,7 @@ def _metadata(request: RestRequest, table: v1.Table) -> tuple[TableMetadata, str
             "from a backup, or drop the table",
             key="metadata.missing",
         )
-    return read_metadata(files, table.metadata_location), table.metadata_location
+    return managed.read_state(request.realm, files, table.metadata_location), table.metadata_location
 
 
 def _of_refs(metadata: TableMetadata) -> TableMetadata:

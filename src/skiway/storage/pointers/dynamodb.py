@@ -141,6 +141,7 @@ class DynamoPointerStore(PointerStore):
     """Stores pointers as items of one table, which is created if it does not exist."""
 
     max_batch: ClassVar[int] = 100
+    max_large_batch: ClassVar[int] = 100
 
     def __init__(
         self,

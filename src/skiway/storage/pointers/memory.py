@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from threading import Lock
+from typing import ClassVar
 
 from skiway.errors import InvalidArgument
 from skiway.foundation.clock import Clock, utc_now
@@ -17,6 +18,8 @@ from skiway.storage.pointers.store import Delete, Operation, Pointer, PointerSto
 
 class MemoryPointerStore(PointerStore):
     """A dict and a sorted list of its keys, protected by a lock. Python sorts strings like their UTF-8 bytes."""
+
+    max_large_batch: ClassVar[int] = 100_000
 
     def __init__(self, *, clock: Clock = utc_now, on_call: OnCall | None = None) -> None:
         super().__init__(clock=clock, on_call=on_call)

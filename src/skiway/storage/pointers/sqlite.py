@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from sqlalchemy import URL, Connection, Dialect, Select, create_engine, event, make_url
 from sqlalchemy.dialects.sqlite import insert
@@ -236,6 +236,8 @@ MAX_KEPT_ROWS = 10
 
 class SqlitePointerStore(SqlPointerStore):
     """Stores pointers in the file `path`. Readers never wait, writers queue, and commits are synced to disk."""
+
+    max_large_batch: ClassVar[int] = 100_000
 
     def __init__(
         self,

@@ -101,6 +101,8 @@ class PointerStore(ABC):
 
     max_batch: ClassVar[int] = 1000
     """The maximum number of operations in a batch."""
+    max_large_batch: ClassVar[int] = 1000
+    """The maximum number in a batch that may take long, during which others cannot write."""
 
     def __init__(self, *, clock: Clock = utc_now, on_call: OnCall | None = None) -> None:
         self._clock = clock
@@ -127,10 +129,13 @@ class PointerStore(ABC):
         delete = _checked(Delete(key, expect=expect))
         self._write_synced("compare_and_delete", (delete,))
 
-    def apply(self, operations: Iterable[Operation]) -> tuple[Pointer, ...]:
-        """Apply all operations atomically and return the pointers set by each `Put`. One operation per key."""
+    def apply(self, operations: Iterable[Operation], *, large: bool = False) -> tuple[Pointer, ...]:
+        """Apply all operations atomically and return the pointers set by each `Put`. One operation per key.
+
+        A `large` batch may have up to `max_large_batch` operations.
+        """
         batch = tuple(map(_checked, operations))
-        self._check_batch(batch)
+        self._check_batch(batch, large=large)
         self._write_synced("apply", batch)
         return tuple(outcome(operation) for operation in batch if isinstance(operation, Put))
 
@@ -232,10 +237,11 @@ class PointerStore(ABC):
             if batch:
                 self._apply(batch)
 
-    def _check_batch(self, batch: Sequence[Operation]) -> None:
-        if len(batch) > self.max_batch:
+    def _check_batch(self, batch: Sequence[Operation], *, large: bool = False) -> None:
+        limit = self.max_large_batch if large else self.max_batch
+        if len(batch) > limit:
             raise LimitExceeded(
-                f"a batch of {len(batch)} operations exceeds the limit of {self.max_batch} of this store; split it if its "
+                f"a batch of {len(batch)} operations exceeds the limit of {limit} of this store; split it if its "
                 "parts may succeed independently",
                 key="pointer.batch.too_large",
             )

@@ -1,9 +1,13 @@
 """The pages of the explorer: functions that return what a page shows, as plain data.
 
-overview     what the lake contains, what changed and what fails: the home page, catalogs, views, search, health
-tables       a table: columns, rows, snapshots, files, health and maintenance, access, snippets
+home         the home page: what is here, what changed, what is broken, what is used most
+overview     catalogs, search, and the health of the lake
+tables       a table: columns, files, statistics, health and maintenance; other tabs are in the modules
+             rows, snapshots, lineage, and sharing (who can see it, and how other tools open it)
+views        a view, with some of these tabs
 operations   connectors, pipelines, jobs, queries, events, webhooks; accounts, tokens, access, the audit log, settings
 editor       SQL that runs on the server
+tree         what is in a catalog or namespace, for the tree on the left side
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +17,7 @@ from typing import Final, TypeAlias
 from starlette.responses import Response
 
 from skiway.foundation.resources import PLAIN
-from skiway.web.pages import editor, operations, overview, tables
+from skiway.web.pages import editor, home, operations, overview, tables, tree, views
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -21,12 +25,13 @@ __all__ = ["PAGES", "Show"]
 Show: TypeAlias = Callable[[Visit], Page | Redirect | Response]
 
 PAGES: Final[Mapping[tuple[str, str], Show]] = {
-    ("GET", ""): overview.home,
+    ("GET", ""): home.home,
     ("GET", "search"): overview.search,
+    ("GET", "tree"): tree.tree,
     ("GET", "catalogs"): overview.catalog,
     ("GET", "tables"): tables.table,
     ("POST", "tables"): tables.maintain,
-    ("GET", "views"): overview.view,
+    ("GET", "views"): views.view,
     ("GET", "connectors"): operations.connectors,
     ("POST", "connectors"): operations.change_connector,
     ("GET", "pipelines"): operations.pipelines,

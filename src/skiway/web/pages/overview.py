@@ -1,10 +1,9 @@
-"""What the lake contains, what changed today and what fails: the home page, catalogs, views, search, and the health of the lake."""
+"""What the lake contains and what fails: catalogs, search, and the health of the lake."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
@@ -39,59 +38,10 @@ def failing_rules(visit: Visit) -> list[dict[str, Any]]:
     ]
 
 
-MAX_EVENTS: Final = 200
-MAX_CHANGES: Final = 20
-LARGEST: Final = 10
-
-
-def home(visit: Visit) -> Page:
-    """The home page."""
-    summary = _summary(visit)
-    is_late = bool(summary["incomplete"] and summary["incomplete"]["is_temporary"])
-    failing, _ = optional(lambda: failing_jobs(visit))
-    rules, _ = optional(lambda: failing_rules(visit))
-    data = {
-        **summary,
-        "changes": None if is_late else _changes(visit),  # there may be many, which the server has to sort first
-        "failing": failing or [],
-        "failing_rules": rules or [],
-    }
-    return Page("home.html", "Lake", data)
-
-
-def _summary(visit: Visit) -> dict[str, Any]:
-    found = visit.lake.search.summary(largest=LARGEST, wait_s=WAIT_S)
-    return {
-        "catalogs": [
-            {"name": path[-1], "comment": comment, "tables": tables} for path, comment, tables in found.containers
-        ],
-        "tables": found.message.tables,
-        "views": found.message.views,
-        "rows": row_count(found.message.row_count, is_bound=found.message.row_count_is_bound),
-        "rows_are_bound": found.message.row_count_is_bound,
-        "size_bytes": found.message.total_size_bytes,
-        "formats": [
-            {"format": name, "tables": tables, "size_bytes": size_bytes} for name, tables, size_bytes in found.formats
-        ],
-        "largest": [_object(each, "size_bytes") for each in found.largest],
-        "incomplete": incomplete_data(found.incomplete),
-    }
-
-
-def _object(found: LakeObject, *names: str) -> dict[str, Any]:
+def object_data(found: LakeObject, *names: str) -> dict[str, Any]:
     """An object of the lake with its size, and more of its attributes."""
     rows = row_count(found.rows, is_bound=found.rows_are_bound)
     return {**picked(found, "path", "format", "rows_are_bound", *names), "rows": rows}
-
-
-def _changes(visit: Visit) -> list[dict[str, Any]]:
-    try:
-        newest, _ = visit.lake.events.newest(MAX_EVENTS)
-    except PermissionDenied:
-        return []
-    since = datetime.now(UTC) - timedelta(days=1)
-    recent = [each for each in newest if each.occurred_at >= since][-MAX_CHANGES:]
-    return events_data(visit, reversed(recent))
 
 
 def events_data(visit: Visit, events: Iterable[Event]) -> list[dict[str, Any]]:
@@ -103,7 +53,7 @@ def events_data(visit: Visit, events: Iterable[Event]) -> list[dict[str, Any]]:
 
 def _event(event: Event, of: LakeObject | None) -> dict[str, Any]:
     return {
-        **picked(event, "sequence", "at=occurred_at", "kind", "action", "snapshot_id"),
+        **picked(event, "sequence", "at=occurred_at", "kind", "action", "snapshot_id", "caller"),
         "name": event.name or (of.name if of else ""),
         "page": of.kind if of else "",
         "path": of.path if of else (),
@@ -135,7 +85,7 @@ def search(visit: Visit) -> Page:
     text = visit.query.get("q", "").strip()[:200]
     found = visit.lake.search(text, limit=MAX_HITS, wait_s=WAIT_S)
     results = [
-        {**_object(hit.object, "kind"), "where": hit.found_in, "comment": hit.object.comment[:200]} for hit in found
+        {**object_data(hit.object, "kind"), "where": hit.found_in, "comment": hit.object.comment[:200]} for hit in found
     ]
     data = {"q": text, "results": results, "incomplete": incomplete_data(found.incomplete)}
     return Page("search.html", f"Search: {text}" if text else "Search", data)
@@ -161,7 +111,7 @@ def catalog(visit: Visit) -> Page:
         "comment": here.object.comment if here.object else "",
         "namespaces": [{"path": list(below), "tables": tables} for below, _, tables in here.containers],
         "members": [
-            {**_object(member, "kind", "size_bytes", "problem"), "comment": member.comment[:200]}
+            {**object_data(member, "kind", "size_bytes", "problem"), "comment": member.comment[:200]}
             for member in members.objects
         ],
         "total": members.total,
@@ -170,16 +120,6 @@ def catalog(visit: Visit) -> Page:
         "incomplete": incomplete_data(members.incomplete),
     }
     return Page("catalog.html", ".".join(path), data)
-
-
-def view(visit: Visit) -> Page:
-    """A view."""
-    if len(visit.names) < 3:
-        raise NotFound("the address of a view names a catalog, a namespace and the view", key="page.unknown")
-    found = visit.lake.views.get(visit.names)
-    facts = picked(found, "rights", "dialects=sql", "created_at", "updated_at")
-    data = {"path": list(visit.names), "comment": found.description or "", **facts}
-    return Page("view.html", ".".join(visit.names), data)
 
 
 MAX_SHOWN: Final = 20

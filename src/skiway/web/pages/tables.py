@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from skiway.airport.wire.duckdb_sql import attach_statement, identifier, secret_statement
 from skiway.client import Predicate, col
-from skiway.client.metastore import Snapshot, Table, dotted
+from skiway.client.metastore import Table, dotted
 from skiway.client.metastore.jobs import MaintenancePlan, clean_task, expire_task, optimize_task
 from skiway.client.metastore.resources import value_of
 from skiway.errors import InvalidArgument, NotFound
-from skiway.foundation.resources import namespace_path
 from skiway.model import v1
-from skiway.presentation.results import shown_rows
 from skiway.presentation.tables import (
     ColumnProfile,
     TableRecord,
@@ -23,6 +19,7 @@ from skiway.presentation.tables import (
     column_profiles,
     health_data,
     nested_fields,
+    nested_types,
     numeric_position,
     picked,
     profile_facts,
@@ -30,7 +27,11 @@ from skiway.presentation.tables import (
     top_level,
     top_values_data,
 )
+from skiway.web.pages.lineage import lineage
 from skiway.web.pages.overview import rule_data
+from skiway.web.pages.rows import preview
+from skiway.web.pages.sharing import access, connect
+from skiway.web.pages.snapshots import timeline
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, TablePath, Visit, optional
 
@@ -77,12 +78,9 @@ def _plan(visit: Visit, table: Table, action: str) -> dict[str, Any]:
     }
 
 
-MAX_SNAPSHOTS: Final = 200
 MAX_FILES: Final = 500
 MAX_PLANS: Final = 50
 MAX_PROFILES: Final = 50
-ROWS: Final = 50
-MAX_ROWS: Final = 1000
 
 
 def table(visit: Visit) -> Page:
@@ -106,6 +104,7 @@ def table(visit: Visit) -> Page:
         "snapshot_id": stats.snapshot_id if stats else record.snapshot_id,
         "at": visit.at,
         "damage": record.damage or damage,
+        "column_names": [column.name for column in record.columns],
         "tab": tab,
         "tabs": list(TABS),
         name: read(visit, found, record),
@@ -125,16 +124,16 @@ def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     profiles, reason = optional(lambda: {each.name: each for each in column_profiles(visit.lake, record, visit.at)})
     before, _ = optional(lambda: _profiles_before(visit, found, record)) if profiles else ({}, "")
     tags, _ = optional(lambda: visit.lake.policies.tags(found))
-    comments = column_comments(found)
+    comments, nested = column_comments(found), nested_types(found.schema_json)
 
-    def shown(name: str, type_text: str, *, required: bool = False, nested: bool = False) -> dict[str, Any]:
+    def shown(name: str, type_text: str, *, required: bool = False, is_nested: bool = False) -> dict[str, Any]:
         return {
             "name": name,
             "type": type_text,
             "required": required,
-            "nested": nested,
-            "comment": "" if nested else comments.get(name, ""),
-            "tags": [] if nested else list((tags or {}).get(name, ())),
+            "nested": is_nested,
+            "comment": "" if is_nested else comments.get(name, ""),
+            "tags": [] if is_nested else list((tags or {}).get(name, ())),
             "profile": profile_facts((profiles or {}).get(name), (before or {}).get(name)),
         }
 
@@ -144,13 +143,40 @@ def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
         for each in (
             shown(column.name, column.type, required=column.required),
             *(
-                shown(field.name, field.type, nested=True)
+                shown(field.name, nested.get(field.name, field.type), is_nested=True)
                 for field in nested_fields(record, profiles or {}, column.name)
             ),
         )
     ]
     sample, _ = optional(lambda: found.stats.properties.get("files.sample"))
-    return {"columns": columns, "reason": reason, "sample_files": int(sample) if sample else None}
+    wanted = next((each for each in columns if each["name"] == visit.query.get("column")), None)
+    return {
+        "columns": columns,
+        "reason": reason,
+        "sample_files": int(sample) if sample else None,
+        "scale": "log" if visit.query.get("scale") == "log" else "",
+        "detail": wanted and {**wanted, **_detail(visit, found, (profiles or {}).get(wanted["name"]))},
+    }
+
+
+QUANTILES: Final = {"0.25": "25 %", "0.5": "median", "0.75": "75 %"}
+
+
+def _detail(visit: Visit, found: Table, profile: ColumnProfile | None) -> dict[str, Any]:
+    """What the page shows of one column besides its profile: quantiles, and how it changed over snapshots."""
+    if profile is None:
+        return {"quantiles": {}, "marks": {}, "history": []}
+    quantiles = {QUANTILES[share]: value for share, value in profile.quantiles.items() if share in QUANTILES}
+    places = {share: numeric_position(value) for share, value in quantiles.items()}
+    known, _ = optional(lambda: list(islice(visit.lake.statistics.history(found), MAX_PROFILES)))
+    history = [
+        _in_snapshot(snapshot, ColumnProfile.of(each, profile.type))
+        for snapshot in reversed(known or ())
+        for each in snapshot.columns
+        if each.column_name == profile.name
+    ]
+    marks = {share: place for share, place in places.items() if place is not None and share == "median"}
+    return {"quantiles": quantiles, "marks": marks, "history": history}
 
 
 def _profiles_before(visit: Visit, found: Table, record: TableRecord) -> dict[str, ColumnProfile]:
@@ -159,90 +185,14 @@ def _profiles_before(visit: Visit, found: Table, record: TableRecord) -> dict[st
     return {} if parent is None else {each.name: each for each in column_profiles(visit.lake, record, parent)}
 
 
-def _rows(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    limit = visit.number("limit", ROWS, most=MAX_ROWS)
-    path = visit.table_path()
-    with visit.airport(path.catalog).scan((path.schema, path.name), at_version=visit.at, limit=limit) as rows:
-        shown = rows.read_all()
-    return {**shown_rows(shown), "limit": limit}
-
-
-def _snapshots(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
-    every = list(islice(visit.lake.snapshots(found), MAX_SNAPSHOTS))
-    current = record.snapshot_id
-    return {
-        "snapshots": [_snapshot(each, current) for each in every],
-        "sizes": [_figure(each, "total-files-size") for each in reversed(every)],
-        "rows": [_figure(each, "total-records") for each in reversed(every)],
-    }
-
-
-CHANGED: Final = {
-    "added_rows": "added-records",
-    "deleted_rows": "deleted-records",
-    "added_files": "added-data-files",
-    "deleted_files": "deleted-data-files",
-}
-"""The figures of a snapshot, by their keys in its summary."""
-
-
-def _snapshot(snapshot: Snapshot, current: int | None) -> dict[str, Any]:
-    summary = snapshot.summary
-    return {
-        **picked(snapshot, "id", "parent_id", "summary", "damage"),
-        "at": snapshot.created_at or snapshot.ingested_at,
-        "is_current": snapshot.id == current,
-        "operation": summary.get("operation", ""),
-        **{key: _number(summary, figure) for key, figure in CHANGED.items()},
-    }
-
-
-def _number(summary: Mapping[str, str], key: str) -> int | None:
-    text = summary.get(key, "")
-    return int(text) if text.isdecimal() else None
-
-
-def _figure(snapshot: Snapshot, key: str) -> dict[str, Any]:
-    return {"snapshot_id": snapshot.id, "value": _number(snapshot.summary, key)}
-
-
 def _files(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
     files = islice(visit.lake.statistics.files(found, visit.at, page_size=MAX_FILES), MAX_FILES)
     names = ("path=file_path", "format=file_format", "rows=row_count", "size_bytes", "partition=partition_data_json")
     return {"files": [picked(file, *names) for file in files], "limit": MAX_FILES}
 
 
-def _lineage(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    path = visit.table_path()
-    lake = visit.airport(path.catalog)
-    comes_from_this = (
-        (col("source_catalog") == path.catalog)
-        & (col("source_schema") == path.schema)
-        & (col("source_table") == path.name)
-    )
-    sources = lake.scan(("skiway", "lineage"), where=_is(path)).read_all().to_pylist()
-    targets = lake.scan(("skiway", "lineage"), where=comes_from_this).read_all().to_pylist()
-    return {
-        "sources": [
-            _edge((each["source_catalog"], *namespace_path(each["source_schema"]), each["source_table"]), each)
-            for each in sources
-        ],
-        "targets": [
-            _edge((path.catalog, *namespace_path(each["schema_name"]), each["table_name"]), each) for each in targets
-        ],
-    }
-
-
 def _is(path: TablePath) -> Predicate:
     return (col("schema_name") == path.schema) & (col("table_name") == path.name)
-
-
-def _edge(path: tuple[str, ...], row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "path": list(path),
-        **{key: row[key] for key in ("writes", "first_day", "last_day")},
-        "columns": [{"column": column, "sources": sources} for column, sources in row["columns"] or ()],
-    }
 
 
 def _plans(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
@@ -274,66 +224,13 @@ def _health(visit: Visit, table: Table, record: TableRecord) -> dict[str, Any]:
     }
 
 
-def _access(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    grants, why = optional(
-        lambda: [picked(grant, "grantee", "privilege", "created_at") for grant in visit.lake.grants(found)]
-    )
-    policies, why_not = optional(
-        lambda: [
-            picked(policy, "name", "row_filter", "mask", "subjects")
-            for policy in visit.lake.policies()
-            if not policy.objects or found.id in (object_id for _, object_id in policy.objects)
-        ]
-    )
-    return {"grants": grants, "no_grants": why, "policies": policies, "no_policies": why_not}
-
-
-def _connect(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    """Snippets to copy, which read the table."""
-    path = visit.table_path()
-    catalog, schema, table = path.catalog, path.schema, path.name
-    location = visit.clients.location()
-    needs_token = bool(visit.visitor.token)
-    name = ".".join(map(identifier, (catalog, schema, table)))
-    secret = [secret_statement(location, None)] if needs_token else []
-    duckdb = ["INSTALL airport FROM community;", "LOAD airport;", *secret, attach_statement(catalog, location)]
-    token = ', token="<your token>"' if needs_token else ""
-    rest = f"{visit.origin}/iceberg"
-    properties = {"type": "rest", "uri": rest, "warehouse": catalog} | (
-        {"token": "<your token>"} if needs_token else {}
-    )
-    spark = [
-        f"spark.sql.catalog.{catalog}=org.apache.iceberg.spark.SparkCatalog",
-        *(f"spark.sql.catalog.{catalog}.{key}={value}" for key, value in properties.items()),
-    ]
-    snippets = [
-        {"tool": "DuckDB", "language": "sql", "text": "\n".join([*duckdb, f"FROM {name} LIMIT 10;"])},
-        {
-            "tool": "PyIceberg",
-            "language": "python",
-            "text": "from pyiceberg.catalog import load_catalog\n\n"
-            f"catalog = load_catalog({json.dumps(catalog)}, **{json.dumps(properties)})\n"
-            f"catalog.load_table({json.dumps(visit.names[1:])}).scan(limit=10).to_arrow()",
-        },
-        {"tool": "Spark", "language": "properties", "text": "\n".join(spark)},
-        {
-            "tool": "Python",
-            "language": "python",
-            "text": "from skiway.client import AirportClient\n\n"
-            f"with AirportClient({json.dumps(location)}, {json.dumps(catalog)}{token}) as lake:\n"
-            f"    rows = lake.scan(({json.dumps(schema)}, {json.dumps(table)}), limit=10).read_all()",
-        },
-    ]
-    return {"snippets": snippets}
-
-
 def _statistics(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     """How the statistics of each column changed from profile to profile."""
     known, reason = optional(lambda: list(islice(visit.lake.statistics.history(found), MAX_PROFILES)))
     columns: dict[str, list[dict[str, Any]]] = {}
     for snapshot in reversed(known or ()):
         for each in snapshot.columns:
-            profile = ColumnProfile.of(each, each.logical_type.lower())
+            profile = ColumnProfile.of(each, each.logical_type)
             columns.setdefault(each.column_name, []).append(_in_snapshot(snapshot, profile))
     order = [each.name for each in record.columns]
     names = sorted(
@@ -359,15 +256,18 @@ def _in_snapshot(snapshot: v1.ProfiledSnapshot, profile: ColumnProfile) -> dict[
 
 TABS: Final[Mapping[str, tuple[str, Callable[[Visit, Table, TableRecord], dict[str, Any]]]]] = {
     "columns": ("columns", _columns),
-    "rows": ("preview", _rows),
-    "snapshots": ("history", _snapshots),
+    "rows": ("preview", lambda visit, _, record: preview(visit, {each.name for each in record.columns})),
+    "snapshots": ("history", timeline),
+    "lineage": (
+        "lineage",
+        lambda visit, _, record: lineage(visit, "" if record.origin in ("managed", "-") else record.origin),
+    ),
+    "access": ("access", lambda visit, found, _: access(visit, found)),
+    "quality": ("quality", _quality),
     "statistics": ("statistics", _statistics),
     "files": ("layout", _files),
-    "lineage": ("lineage", _lineage),
     "plans": ("scans", _plans),
-    "quality": ("quality", _quality),
     "health": ("health", _health),
-    "access": ("access", _access),
-    "connect": ("connect", _connect),
+    "connect": ("connect", lambda visit, *_: connect(visit)),
 }
 """The tabs: the name of what each shows in the data of the page, and what returns it."""

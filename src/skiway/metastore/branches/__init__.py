@@ -1,0 +1,11 @@
+"""Branches of the lake: a catalog as it was at one moment, with changes of its own that can be merged.
+
+opening         the realm of a branch, for which all functions of the metastore work as on main
+bases           what a branch begins with: a list of what its catalog contains
+differences     what has changed on a branch and on main since then
+merging         the changes of a branch, published on main with one compare-and-set
+api             the calls that doors make, exported here
+"""
+
+from skiway.metastore.branches.api import create, delete, diff, get, list_, merge, sweep
+from skiway.metastore.branches.opening import decision_on_branch, on_branch, split_name

@@ -1,0 +1,306 @@
+"""The calls for branches: create, get, list, delete, diff and merge, and the sweep of those that were deleted."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final
+
+from skiway.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    PermissionDenied,
+    PreconditionFailed,
+    SkiwayError,
+)
+from skiway.formats.iceberg.warehouse import Warehouse
+from skiway.metastore.branches.bases import collected
+from skiway.metastore.branches.differences import Comparison, Difference
+from skiway.metastore.branches.merging import Merge, lost_race, resolve, unresolved
+from skiway.metastore.branches.opening import find, is_dead, opened, split_name
+from skiway.metastore.managed.tables import remember
+from skiway.metastore.records import keys, updates
+from skiway.metastore.records.branches import main_of
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.journal import added_event
+from skiway.metastore.records.kinds import ACCOUNT, BRANCH, TABLE
+from skiway.metastore.records.names import BRANCH_MARK
+from skiway.metastore.records.realm import Realm, timestamp
+from skiway.metastore.records.repository import Repository, Stored
+from skiway.metastore.records.updates import copied
+from skiway.metastore.resources import catalogs
+from skiway.metastore.resources.hierarchy import is_managed, purge_table
+from skiway.model import v1
+from skiway.storage import ABSENT, Clock, Delete, Operation, Put, Stores
+
+MAX_BRANCHES: Final = 100
+"""How many branches and tags an account may have."""
+ATTEMPTS: Final = 20
+"""How often a merge is planned again because main has changed meanwhile."""
+BUSY: Final = timedelta(minutes=2)
+KEPT_S: Final = 3 * 24 * 3600.0
+"""How long the files of a deleted branch are kept for queries that read them."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def create(realm: Realm, request: v1.CreateBranchRequest) -> v1.CreateBranchResponse:
+    """Create a branch, or a tag, of a catalog as it is now."""
+    catalog, name = _catalog(realm, request.name)
+    if not _NAME.fullmatch(name) or name.casefold() == "main":
+        raise failure(InvalidArgument, "branch.name.invalid", name=request.name, field="name")
+    if not is_managed(catalog):
+        raise failure(PreconditionFailed, "branch.not_managed", name=catalog.display_name)
+    realm.require("namespace.write", catalog)
+    repository = _branches(realm)
+    count = repository.count(keys.branch(realm.account_id))
+    if count >= MAX_BRANCHES:
+        raise failure(LimitExceeded, "branch.too_many", found=str(count), limit=str(MAX_BRANCHES))
+    now, own_id = realm.now(), realm.ids()
+    branch = v1.Branch(
+        resource_id=v1.ResourceId(account_id=realm.account_id, id=own_id),
+        display_name=name,
+        catalog_id=catalog.resource_id,
+        description=request.description,
+        owner=realm.caller,
+        state=v1.BS_CREATING,
+        is_tag=request.is_tag,
+        created_at=now,
+        updated_at=now,
+        busy_until=timestamp(realm.clock() + BUSY),
+    )
+    made = _reserved(realm, repository, branch)
+    try:
+        base = collected(main_of(realm.stores).pointers, realm.account_id, catalog.resource_id.id)
+        key = keys.branch_base(realm.account_id, own_id)
+        uri = realm.stores.blobs.put(base.SerializeToString(deterministic=True), folder=keys.folder(key), suffix=".pb")
+        opened_ = _changed(realm, made.value, v1.BS_OPEN)
+        batch = repository.replacement(made, opened_).operations
+        realm.stores.pointers.apply([*batch, Put(key, uri, expect=ABSENT), _event(realm, catalog, opened_, "created")])
+    except SkiwayError:
+        with suppress(SkiwayError):
+            repository.delete(made.pointer, made.value)
+        raise
+    return v1.CreateBranchResponse(branch=opened_)
+
+
+def get(realm: Realm, request: v1.GetBranchRequest) -> v1.GetBranchResponse:
+    """Return a branch."""
+    return v1.GetBranchResponse(branch=_found(realm, request.name)[1].value)
+
+
+def list_(realm: Realm, request: v1.ListBranchesRequest) -> v1.ListBranchesResponse:
+    """List the branches of a catalog by name, or those of all catalogs that the caller sees."""
+    seen = [each for each in catalogs.scan(realm) if not request.catalog or each.display_name == request.catalog]
+    if request.catalog and not seen:
+        raise failure(NotFound, "catalog.by.name.missing", catalog=request.catalog)
+    found = (
+        stored.value
+        for catalog in seen
+        for stored in _branches(realm).entries(keys.branch_name(realm.account_id, catalog.resource_id.id))
+    )
+    return v1.ListBranchesResponse(branches=[each for each in found if each.state != v1.BS_CREATING])
+
+
+def delete(realm: Realm, request: v1.DeleteBranchRequest) -> v1.DeleteBranchResponse:
+    """Delete a branch. What only it uses is deleted later, because queries may still read it."""
+    catalog, found = _found(realm, request.name)
+    _require_owner(realm, catalog, found.value)
+    gone = _changed(realm, found.value, v1.BS_DELETED)
+    gone.deleted_at.CopyFrom(realm.now())
+    batch = _branches(realm).replacement(found, gone).operations
+    updates.apply_batch(
+        realm, [*batch, _event(realm, catalog, gone, "deleted")], what=f"branch {found.value.display_name}"
+    )
+    return v1.DeleteBranchResponse(branch=gone)
+
+
+def diff(realm: Realm, request: v1.DiffBranchRequest, *, warehouse: Warehouse) -> v1.DiffBranchResponse:
+    """What the branch has changed, as far as the caller may see it."""
+    _, found = _found(realm, request.name)
+    comparison = Comparison(_main(realm), opened(realm, warehouse, found), warehouse)
+    differences = comparison.differences()
+    resolve(comparison, differences)
+    return v1.DiffBranchResponse(changes=comparison.described(differences))
+
+
+def merge(realm: Realm, request: v1.MergeBranchRequest, *, warehouse: Warehouse) -> v1.MergeBranchResponse:
+    """Publish all changes of a branch on main, with the rights of the caller, or nothing."""
+    catalog, found = _found(realm, request.name)
+    if request.dry_run:
+        comparison = Comparison(_main(realm), opened(realm, warehouse, found), warehouse)
+        planned = _planned(comparison, request)
+        return v1.MergeBranchResponse(branch=found.value, changes=comparison.described(planned))
+    if found.value.is_tag:
+        raise failure(PreconditionFailed, "branch.is_tag", name=found.value.display_name)
+    if found.value.state == v1.BS_MERGING:
+        raise failure(PreconditionFailed, "branch.unfinished", name=found.value.display_name)
+    if found.value.state != v1.BS_OPEN:
+        raise failure(PreconditionFailed, "branch.closed", name=found.value.display_name, state="merged")
+    locked = _marked(realm, found, v1.BS_MERGING)
+    try:
+        for attempt in range(ATTEMPTS):
+            comparison = Comparison(_main(realm), opened(realm, warehouse, locked), warehouse)
+            differences = _planned(comparison, request)
+            if conflicts := unresolved(differences):
+                named = "; ".join(conflicts[:10])
+                raise failure(Conflict, "branch.conflicts", name=request.name, conflicts=named)
+            try:
+                return _merged(realm, catalog, locked, comparison, differences)
+            except SkiwayError as error:
+                if not lost_race(error) or attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+    except BaseException:
+        with suppress(SkiwayError):
+            _marked(realm, locked, v1.BS_OPEN)
+        raise
+
+
+def _planned(comparison: Comparison, request: v1.MergeBranchRequest) -> list[Difference]:
+    differences = comparison.differences()
+    known = {name for each in differences for name in (each.name, each.previous_name)}
+    for name in (*request.ours, *request.theirs):
+        if name not in known:
+            raise failure(InvalidArgument, "branch.unknown.object", name=request.name, object=name)
+    resolve(comparison, differences, ours=request.ours, theirs=request.theirs)
+    return differences
+
+
+def _merged(
+    realm: Realm,
+    catalog: v1.Catalog,
+    locked: Stored[v1.Branch],
+    comparison: Comparison,
+    differences: list[Difference],
+) -> v1.MergeBranchResponse:
+    described = list(comparison.described(differences))
+    merged = _changed(realm, locked.value, v1.BS_MERGED)
+    merged.merged_at.CopyFrom(realm.now())
+    merged.merged_by = realm.caller
+    published = [each for each in differences if each.plan != "keep"]
+    dropped = [
+        each.main.value
+        for one in published
+        for each in (one, *one.replaced)
+        if each.branch is None and each.main is not None and each.kind is TABLE
+    ]
+    main = comparison.main
+    for table in dropped:
+        if table.metadata_location:
+            remember(main, table)
+    batch = _branches(realm).replacement(locked, merged).operations
+    source = f"{catalog.display_name}{BRANCH_MARK}{locked.value.display_name}"
+    Merge(comparison, differences, source).apply([*batch, _event(realm, catalog, merged, "merged")])
+    with suppress(SkiwayError):  # the merge is done, and garbage collection deletes the rest
+        for table in dropped:
+            purge_table(main, table.resource_id.id)
+            updates.forget_grants(main.stores, keys.table(realm.account_id, table.resource_id.id))
+    return v1.MergeBranchResponse(branch=merged, changes=described)
+
+
+# --- records -----------------------------------------------------------------------------------------------------------
+
+
+def _branches(realm: Realm) -> Repository[v1.Branch]:
+    return Repository(main_of(realm.stores), BRANCH)
+
+
+def _main(realm: Realm) -> Realm:
+    """The realm of the caller on main, as events record the caller."""
+    return replace(realm, stores=main_of(realm.stores))
+
+
+def _catalog(realm: Realm, name: str) -> tuple[v1.Catalog, str]:
+    of, branch = split_name(name)
+    if not of or not branch:
+        raise failure(InvalidArgument, "branch.name.invalid", name=name, field="name")
+    catalog = catalogs.find(realm, of)
+    if catalog is None:
+        raise failure(NotFound, "catalog.by.name.missing", catalog=of)
+    return catalog.value, branch
+
+
+def _found(realm: Realm, name: str) -> tuple[v1.Catalog, Stored[v1.Branch]]:
+    catalog, branch = _catalog(realm, name)
+    return catalog, find(realm, catalog, branch)
+
+
+def _require_owner(realm: Realm, catalog: v1.Catalog, branch: v1.Branch) -> None:
+    if realm.access is None or (branch.owner and branch.owner == realm.caller):
+        return
+    try:
+        realm.require("catalog.write", catalog)
+    except PermissionDenied:
+        raise failure(PermissionDenied, "branch.not_owner", name=branch.display_name, owner=branch.owner) from None
+
+
+def _reserved(realm: Realm, repository: Repository[v1.Branch], branch: v1.Branch) -> Stored[v1.Branch]:
+    try:
+        return repository.create(branch)
+    except AlreadyExists:
+        taken = repository.find_named(BRANCH.names(branch)[0])
+        if taken is None or taken.value.state != v1.BS_CREATING or not is_dead(realm, taken.value):
+            raise
+        repository.delete(taken.pointer, taken.value)
+        return repository.create(branch)
+
+
+def _changed(realm: Realm, branch: v1.Branch, state: v1.BranchState.ValueType) -> v1.Branch:
+    made = copied(branch)
+    made.state = state
+    made.ClearField("busy_until")
+    made.updated_at.CopyFrom(realm.now())
+    return made
+
+
+def _marked(realm: Realm, found: Stored[v1.Branch], state: v1.BranchState.ValueType) -> Stored[v1.Branch]:
+    made = _changed(realm, found.value, state)
+    if state == v1.BS_MERGING:
+        made.busy_until.CopyFrom(timestamp(realm.clock() + BUSY))
+    return _branches(realm).save(found, made)
+
+
+def _event(realm: Realm, catalog: v1.Catalog, branch: v1.Branch, action: str) -> Operation:
+    name = f"{catalog.display_name}{BRANCH_MARK}{branch.display_name}"
+    event = v1.Event(
+        kind="branch", action=action, object_id=branch.resource_id.id, name=name, catalog_id=catalog.resource_id.id
+    )
+    return added_event(realm.stores, realm.account_id, event)
+
+
+# --- what deleted branches leave ---------------------------------------------------------------------------------------
+
+
+def sweep(stores: Stores, *, clock: Clock, min_age_s: float = KEPT_S, dry_run: bool = False) -> list[str]:
+    """Delete what is left of branches that were deleted long ago, or whose creation has died, and return their ids."""
+    main, removed = main_of(stores), list[str]()
+    for account in Repository(main, ACCOUNT).entries(keys.account()):
+        realm = Realm(main, account.value.resource_id.id, clock=clock)
+        for found in Repository(main, BRANCH).entries(keys.branch(realm.account_id)):
+            if not found.value.damage and _is_over(realm, found.value, clock() - timedelta(seconds=min_age_s)):
+                removed.append(found.value.resource_id.id)
+                if not dry_run:
+                    _remove(main, realm.account_id, found)
+    return removed
+
+
+def _is_over(realm: Realm, branch: v1.Branch, oldest: datetime) -> bool:
+    if branch.state == v1.BS_CREATING:
+        return is_dead(realm, branch)
+    return branch.state == v1.BS_DELETED and branch.deleted_at.ToDatetime(UTC) < oldest
+
+
+def _remove(main: Stores, account_id: str, found: Stored[v1.Branch]) -> None:
+    own_id = found.value.resource_id.id
+    left = main.pointers.scan(keys.overlay(account_id, own_id) + "/")
+    while batch := list(islice(left, main.pointers.max_batch)):
+        main.pointers.apply([Delete(each.key, expect=each.version) for each in batch])
+    base = main.pointers.get(keys.branch_base(account_id, own_id))
+    also = [] if base is None else [Delete(base.key, expect=base.version)]
+    Repository(main, BRANCH).delete(found.pointer, found.value, also=also)

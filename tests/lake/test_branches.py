@@ -1,0 +1,197 @@
+"""Branches of the lake over Airport: `lake@dev` is a catalog like any other, and main sees nothing of it until it is merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.types import LongType
+
+from lake.lakes import Lake
+from skiway.client import AirportClient, col
+from skiway.errors import Conflict, NotFound, PermissionDenied, PreconditionFailed, SkiwayError
+from skiway.metastore import catalogs, grants, namespaces, tables
+from skiway.model import v1
+
+ROWS = pa.table({"id": [1, 2, 3], "text": ["a", "b", "c"]})
+
+
+@pytest.fixture
+def main(lake: Lake) -> Iterator[AirportClient]:
+    with lake.client() as client:
+        client.create_schema("s")
+        client.create_table("s.t", ROWS.schema)
+        client.insert("s.t", ROWS)
+        yield client
+
+
+@pytest.fixture
+def dev(lake: Lake, main: AirportClient) -> Iterator[AirportClient]:
+    call(main, "create_branch", "dev")
+    with lake.client("managed@dev") as client:
+        yield client
+
+
+def call(db: AirportClient, function: str, *given: Any, **named: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = db.call(f"skiway.{function}", *given, named=named).read_all().to_pylist()
+    return rows
+
+
+def table_of(lake: Lake, name: str) -> v1.Table:
+    (catalog,) = catalogs.scan(lake.realm)
+    found = (
+        tables.find(lake.realm, each.resource_id.id, name)
+        for each in namespaces.scan(lake.realm, catalog.resource_id.id)
+    )
+    return next(table for table in found if table is not None)
+
+
+def ids(db: AirportClient, table: str = "s.t") -> list[int]:
+    db.reload()
+    return sorted(db.scan(table).read_all()["id"].to_pylist())
+
+
+def test_a_branch_is_written_and_main_does_not_see_it_before_the_merge(main: AirportClient, dev: AirportClient) -> None:
+    dev.insert("s.t", pa.table({"id": [4], "text": ["d"]}))
+    dev.delete("s.t", where=col("id") == 1)
+    dev.create_table("s.new", ROWS.schema)
+    dev.insert("s.new", ROWS)
+    main.insert("s.t", pa.table({"id": [9], "text": ["z"]}))
+    assert ids(dev) == [2, 3, 4]
+    assert ids(main) == [1, 2, 3, 9]
+    with pytest.raises(NotFound):
+        ids(main, "s.new")
+    assert {each["name"]: each["action"] for each in call(main, "diff_branch", "dev")} == {
+        "s.t": "changed",
+        "s.new": "created",
+    }
+    with pytest.raises(SkiwayError, match="changed or deleted rows"):
+        call(main, "merge_branch", "dev")
+    assert ids(main) == [1, 2, 3, 9]
+    (done,) = call(main, "merge_branch", "dev", theirs=["s.t"])
+    assert done["state"] == "merged"
+    assert ids(main) == [2, 3, 4]
+    assert ids(main, "s.new") == [1, 2, 3]
+    with pytest.raises(PreconditionFailed, match="branch dev is merged"):
+        dev.insert("s.t", ROWS)
+
+
+def test_a_branch_changes_columns_and_names_and_travels_in_time(main: AirportClient, dev: AirportClient) -> None:
+    before = main.scan("skiway.snapshots").read_all()["snapshot_id"].to_pylist()[0]
+    dev.add_column("s.t", pa.field("more", pa.int64()))
+    dev.update("s.t", {"more": 7}, where=col("id") == 2)
+    dev.rename_table("s.t", "renamed")
+    assert dev.scan("s.renamed").read_all().column_names == ["id", "text", "more"]
+    assert ids(dev, "s.renamed") == [1, 2, 3]
+    assert len(dev.scan("s.renamed", at_version=before).read_all()) == 3
+    assert main.scan("s.t").read_all().column_names == ["id", "text"]
+    with pytest.raises(NotFound):
+        ids(dev)
+    call(main, "merge_branch", "dev")
+    main.reload()
+    assert [each["more"] for each in main.scan("s.renamed").read_all().sort_by("id").to_pylist()] == [None, 7, None]
+
+
+def test_queries_compare_main_with_a_branch_and_views_read_the_branch(main: AirportClient, dev: AirportClient) -> None:
+    call(main, "create_view", "s.v", "SELECT count(*) AS n FROM managed.s.t")
+    call(main, "delete_branch", "dev")
+    call(main, "create_branch", "dev")
+    dev.insert("s.t", ROWS)
+    sql = 'SELECT (SELECT count(*) FROM managed.s.t) AS a, (SELECT count(*) FROM "managed@dev".s.t) AS b'
+    assert call(main, "query", sql) == call(dev, "query", sql) == [{"a": 3, "b": 6}]
+    assert dev.scan("s.v").read_all().to_pylist() == [{"n": 6}]
+    main.reload()
+    assert main.scan("s.v").read_all().to_pylist() == [{"n": 3}]
+    assert [each["view_name"] for each in dev.scan("skiway.views").read_all().to_pylist()] == ["v"]
+
+
+def test_rights_on_a_branch_are_those_of_main_at_the_time_of_the_call(
+    lake: Lake, main: AirportClient, dev: AirportClient
+) -> None:
+    with lake.client("managed@dev", token="stranger") as stranger:
+        with pytest.raises((PermissionDenied, NotFound)):
+            ids(stranger)
+        table_id = table_of(lake, "t").resource_id
+        granted = {"object_id": table_id, "grantee": "user:stranger"}
+        grants.add(lake.realm, v1.AddGrantRequest(privilege=v1.PV_READ, **granted))
+        assert ids(stranger) == [1, 2, 3]
+        # The table is in another namespace of the branch, and has the rights that it has on main.
+        dev.create_schema("public")
+        dev.create_table("public.own", ROWS.schema)
+        assert ids(stranger) == [1, 2, 3]
+        with pytest.raises((PermissionDenied, NotFound)):
+            ids(stranger, "public.own")
+        with pytest.raises(PermissionDenied):
+            stranger.insert("s.t", ROWS)
+        with pytest.raises(PermissionDenied):
+            call(stranger, "merge_branch", "dev")
+        grants.revoke(lake.realm, v1.RevokeGrantRequest(**granted))
+        with pytest.raises((PermissionDenied, NotFound)):
+            ids(stranger)
+
+
+def test_names_and_states_of_branches_are_checked(lake: Lake, main: AirportClient, dev: AirportClient) -> None:
+    with pytest.raises(Conflict, match="already exists"):
+        call(main, "create_branch", "dev")
+    for name in ("", "main", "a b", "x" * 101):
+        with pytest.raises(SkiwayError, match="is not the name of a branch"):
+            call(main, "create_branch", name)
+    with pytest.raises(NotFound, match="no branch none"):
+        call(main, "merge_branch", "none")
+    with pytest.raises(SkiwayError, match="@ separates"):
+        catalogs.create(lake.realm, v1.CreateCatalogRequest(spec=v1.CatalogSpec(display_name="a@b")))
+    call(main, "create_branch", "v1", tag=True)
+    with lake.client("managed@v1") as tag:
+        assert ids(tag) == [1, 2, 3]
+        with pytest.raises(PreconditionFailed, match="is a tag"):
+            tag.insert("s.t", ROWS)
+    assert {each["branch"]: each["is_tag"] for each in main.scan("skiway.branches").read_all().to_pylist()} == {
+        "managed@dev": False,
+        "managed@v1": True,
+    }
+    call(main, "delete_branch", "dev")
+    with pytest.raises(NotFound):
+        ids(dev)
+
+
+def test_iceberg_clients_use_a_branch_as_a_warehouse_and_cannot_harm_main(
+    lake: Lake, main: AirportClient, dev: AirportClient
+) -> None:
+    with lake.rest("managed@dev") as catalog:
+        table = catalog.load_table("s.t")
+        # Clients refuse to delete files of such a table, and write to a folder of its own.
+        assert table.properties["gc.enabled"] == "false"
+        assert "/branches/" in table.location()
+        table.append(pa.table({"id": [4], "text": ["d"]}))
+        with table.update_schema() as update:
+            update.add_column("more", LongType())
+        with table.transaction() as changes:
+            changes.set_properties({"gc.enabled": "true"})
+        again = catalog.load_table("s.t")
+        assert again.properties["gc.enabled"] == "false"
+        assert sorted(again.scan().to_arrow()["id"].to_pylist()) == ids(dev) == [1, 2, 3, 4]
+        with pytest.raises(Exception, match="cannot be removed on branch"):
+            again.maintenance.expire_snapshots().by_id(again.metadata.snapshots[0].snapshot_id).commit()
+        with pytest.raises(Exception, match="cannot be purged on branch"):
+            catalog.purge_table("s.t")
+        created = catalog.create_table("s.new", ROWS.schema)
+        created.append(ROWS)
+        catalog.rename_table("s.new", "s.newer")
+    with lake.rest() as catalog:
+        table = catalog.load_table("s.t")
+        assert "gc.enabled" not in table.properties
+        assert "/branches/" not in table.location()
+        assert catalog.list_tables("s") == [("s", "t")]
+        before = table.metadata_location
+        call(main, "merge_branch", "dev")
+        table = catalog.load_table("s.t")
+        assert "gc.enabled" not in table.properties
+        assert "/branches/" not in table.location()
+        assert table.metadata.metadata_log[-1].metadata_file == before
+        assert all("/branches/" not in each.metadata_file for each in table.metadata.metadata_log)
+        assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3, 4]
+        assert sorted(catalog.load_table("s.newer").scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
+        table.append(pa.table({"id": [5], "text": ["e"], "more": [1]}))
+    assert ids(main) == [1, 2, 3, 4, 5]
