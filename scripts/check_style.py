@@ -31,7 +31,7 @@ INSTEAD: Final = {
     r"allows? you to": "name who does what",
     r"functionalit(?:y|ies)": "function, feature",
     r"performant": "fast",
-    r"seamless(?:ly)?|effortless(?:ly)?|blazing(?:ly)?|powerful|robust(?:ly)?|cutting-edge|state-of-the-art": "say what it does, with a figure",
+    r"seamless(?:ly)?|effortless(?:ly)?|powerful|robust(?:ly)?|state-of-the-art": "say what it does, with a figure",
     r"simply|easily|obviously|of course|basically|actually": "leave it out",
     r"please": "leave it out",
     r"note that|it should be noted": "leave it out",
@@ -55,12 +55,19 @@ INSTEAD: Final = {
 """Words and phrases, and what to write instead."""
 
 WRONG: Final = [(re.compile(rf"\b(?:{words})(?!\w)", re.IGNORECASE), better) for words, better in INSTEAD.items()]
-NO_PROSE: Final = re.compile(r"^( *)```.*?^\1```$|<!--.*?-->|`[^`]*`|\]\([^)]*\)|<?https?://\S+", re.DOTALL | re.MULTILINE)
+NO_PROSE: Final = re.compile(
+    r"^( *)```.*?^\1```$|<!--.*?-->|`[^`]*`|\]\([^)]*\)|<?https?://\S+", re.DOTALL | re.MULTILINE
+)
 
 
 def pages() -> Iterator[Path]:
     """The pages whose English is checked."""
-    yield from (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "releases").glob("*.md")))
+    yield from (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        *sorted((ROOT / "releases").glob("*.md")),
+    )
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
@@ -88,7 +95,11 @@ def findings(text: str) -> Iterator[tuple[int, str]]:
 
 def main() -> int:
     """Print all findings."""
-    problems = [f"{page.relative_to(ROOT)}:{line}: {message}" for page in pages() for line, message in findings(page.read_text())]
+    problems = [
+        f"{page.relative_to(ROOT)}:{line}: {message}"
+        for page in pages()
+        for line, message in findings(page.read_text())
+    ]
     for name, words in SIZES["page_words"]().items():
         if words > LONGEST_PAGE and name not in TOO_LONG:
             problems.append(f"docs/{name}: {words:,} words, at most {LONGEST_PAGE:,}: cut it, or split it")

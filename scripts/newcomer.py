@@ -53,7 +53,9 @@ def main() -> int:
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="newcomer-") as name:
         folder, clone = Path(name), Path(name) / "skiway"
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "SKIWAY"))} | {"HOME": name}
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "SKIWAY"))} | {
+            "HOME": name
+        }
         env |= {key: os.environ[key] for key in ("UV_CACHE_DIR", "PIP_CACHE_DIR") if key in os.environ}
         env.setdefault("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
         timed("clone", ["git", "clone", "--quiet", str(ROOT), str(clone)], cwd=folder, env=env)
@@ -64,7 +66,9 @@ def main() -> int:
         timed("the same again", [*make, "demo", "ARGS=--once"], cwd=clone, env=env)
         attached(clone, env)
         for number, program in enumerate(blocks("python", "An Airport server in Python"), start=1):
-            timed(f"program {number} of the README", [str(clone / ".venv/bin/python"), "-c", program], cwd=clone, env=env)
+            timed(
+                f"program {number} of the README", [str(clone / ".venv/bin/python"), "-c", program], cwd=clone, env=env
+            )
         if given.with_tests:
             timed("make test", [*make, "test"], cwd=clone, env=env)
             print(f"{'size of .venv':<40}{size_mb(clone / '.venv'):>8} MB")
@@ -75,7 +79,9 @@ def attached(clone: Path, env: Mapping[str, str]) -> None:
     """Serve the demo, measure its start, and run the README's statements, in the real client if there is one."""
     command = ["make", "demo", "ARGS=--grpc 127.0.0.1:0 --http 127.0.0.1:0"]
     began = time.monotonic()
-    demo = subprocess.Popen(command, cwd=clone, env=dict(env), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    demo = subprocess.Popen(
+        command, cwd=clone, env=dict(env), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         assert demo.stdout
         printed = ""
@@ -87,10 +93,19 @@ def attached(clone: Path, env: Mapping[str, str]) -> None:
         location = re.findall(r"LOCATION '(grpc://[^']+)'", printed)[-1]
         statements = blocks("sql", "Try it")[0].replace("grpc://127.0.0.1:50051", location)
         if client := os.environ.get("CLIENT"):
-            timed("statements of the README, real client", shlex.split(client), cwd=clone, env=os.environ, text=statements)
+            timed(
+                "statements of the README, real client", shlex.split(client), cwd=clone, env=os.environ, text=statements
+            )
         select = statements[statements.index("SELECT") :]
         own = dict(env) | {"SKIWAY_SERVER": location.removeprefix("grpc://")}
-        print(timed("statements of the README, skiway sql", [str(clone / ".venv/bin/skiway"), "sql", select], cwd=clone, env=own))
+        print(
+            timed(
+                "statements of the README, skiway sql",
+                [str(clone / ".venv/bin/skiway"), "sql", select],
+                cwd=clone,
+                env=own,
+            )
+        )
     finally:
         os.killpg(demo.pid, signal.SIGINT)
         demo.wait(60)

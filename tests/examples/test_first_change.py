@@ -22,13 +22,28 @@ def block(kind: str, path: str) -> str:
 
 def result(copy: Path, *selected: str) -> str:
     """The last line of pytest."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", copy, copy / TEST, *selected]
-    run = subprocess.run(command, cwd=copy, env={"PYTHONPATH": str(copy / "src")}, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        copy,
+        copy / TEST,
+        *selected,
+    ]
+    run = subprocess.run(
+        command, cwd=copy, env={"PYTHONPATH": str(copy / "src")}, capture_output=True, text=True, check=False
+    )
     return run.stdout.splitlines()[-1]
 
 
 def test_first_change_makes_its_test_pass(tmp_path: Path) -> None:
-    shutil.copytree(PROJECT / "src" / "skiway", tmp_path / "src" / "skiway", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        PROJECT / "src" / "skiway", tmp_path / "src" / "skiway", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (tmp_path / TEST).parent.mkdir(parents=True)
     (tmp_path / TEST).write_text(block("python", TEST))
     assert result(tmp_path, "-k", "weeks").startswith("1 failed")

@@ -23,7 +23,6 @@ from skiway.cli.command import READY_FILE, Call, HomeCall, command, group, home_
 from skiway.cli.options import HOME, key_values, load_settings, prepare_grpc, prepare_memory
 from skiway.cli.output import counted
 from skiway.errors import InvalidArgument, SkiwayError
-from skiway.foundation import extras
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -7,8 +7,8 @@ The systems of the company store their tables in different formats:
     mountain-data     Parquet: weather in folders by resort and month, trails as GeoParquet
 
 Each system is a folder. A file next to it marks it as complete; an incomplete folder is written again. The pipeline `reports`
-derives tables from the tickets, if Spark is installed. Every step skips what already exists, so that running it again completes a demo whose build was
-interrupted.
+derives tables from the tickets, if Spark is installed. Every step skips what already exists, so that running it again completes
+a demo whose build was interrupted.
 """
 
 from __future__ import annotations
@@ -292,7 +292,6 @@ def warm_spark() -> None:
 
     Errors are ignored here: Spark is started again when it is needed, and reports them then.
     """
-
     if not _has_spark():
         return
 
