@@ -75,7 +75,8 @@ def prose(text: str) -> str:
     """The text with blanks in the place of code, links and generated parts, so that lines keep their numbers."""
 
     def blank(found: re.Match[str]) -> str:
-        return re.sub(r"[^\n]", "x" if found[0].startswith("`") else " ", found[0])
+        is_word = re.match(r"`[^`]", found[0])
+        return re.sub(r"[^\n]", "x" if is_word else " ", found[0])
 
     return NO_PROSE.sub(blank, SIZES["GENERATED"].sub(blank, text))
 
