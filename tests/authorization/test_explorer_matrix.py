@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ from skiway.mcp.server import mcp_server
 from skiway.metastore import Realm, connectors, jobs, quality, tables, webhooks
 from skiway.metastore.pipelines import api as pipelines
 from skiway.metastore.pipelines.inputs import owner_realm
+from skiway.metastore.queries.history import FinishedQuery, add_finished
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.resources import catalogs, namespaces
 from skiway.metastore.table_maintenance import MaintenanceArea
@@ -44,11 +46,12 @@ from skiway.rpc import Door, all_services
 from skiway.security import MemorySecrets
 from skiway.security.tokens import new_token
 from skiway.web import Explorer
+from skiway.web.forms.showing import FORMS, REMOVALS
 from skiway.web.logins import CALLBACK
 from skiway.web.pages import PAGES
 from skiway.web.pages.tables import TABS, TASKS
 from skiway.web.rendering import json_text
-from skiway.web.visits import Clients, Visit, Visitor
+from skiway.web.visits import Clients, Page, Visit, Visitor
 
 ADMINISTRATOR: Final = "administrator"
 ALL: Final = {caller.name: caller for caller in (*CALLERS, RESTRICTED)}
@@ -129,7 +132,12 @@ PAGE_ROWS: Final[dict[str, list[Row]]] = {
     "policies": [by_role("policy.manage", "1 = 2")],
     "sql": [Row(VALUE, query={"sql": QUERY, "catalog": "lake"}, is_hidden_by_policies=True)],
     "results": [Row(VALUE, query={"sql": QUERY, "catalog": "lake", "format": "csv"}, is_hidden_by_policies=True)],
+    "run": [Row(VALUE, query={"sql": QUERY, "catalog": "lake", "run": "0123456789"}, is_hidden_by_policies=True)],
+    "complete": [Row('"small"', query={"sql": "FROM sales.people", "q": "x", "catalog": "lake"})],
+    "history": [by_role("grant.manage", '"canary query"')],
 }
+WITHOUT_DATA: Final = {"new", "delete", "progress"}
+"""Pages that show nothing of the lake, or as a stream, which has a test of its own."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +147,16 @@ class Form:
     names: tuple[str, ...]
     permission: str = "connector.manage"
     least: Least | None = ROLES_ONLY
-    is_refused_by_policies: bool = False
+    fields: Mapping[str, str] = field(default_factory=dict)
+    changes: bool = True
 
 
+def new(kind: str, permission: str, least: Least | None = ROLES_ONLY, *, action: str = "make", **fields: str) -> Form:
+    return Form((kind,), permission, least, {"action": action, **fields}, changes=action == "make")
+
+
+POLICY: Final = {"to": "user:bob", "rule": "mask: null", "columns": "name", "preview": "lake.sales.people", "as": "bob"}
+SOURCE: Final = {"kind": "parquet", "uri": "s3://canary-source/y", "catalog": "lake"}
 FORM_ROWS: Final[dict[tuple[str, str], Form]] = {
     **{("tables", action): Form(PEOPLE, "table.write", WRITE_TABLE) for action in TASKS},
     **{("connectors", action): Form(("files",)) for action in ("sync", "pause", "resume")},
@@ -152,6 +167,33 @@ FORM_ROWS: Final[dict[tuple[str, str], Form]] = {
         ("webhooks", action): Form(("hook",), permission="webhook.manage")
         for action in ("pause", "resume", "redeliver")
     },
+    ("new", "grant"): new(
+        *("grant", "grant.manage", MANAGE_TABLE),
+        kind="table",
+        object="lake.sales.people",
+        grantee="user:bob",
+        privilege="read",
+    ),
+    ("new", "policy"): new("policy", "policy.manage", name="new one", **POLICY),
+    ("new", "policy preview"): new("policy", "policy.manage", action="preview", **POLICY),
+    ("new", "tag"): new("tag", "policy.manage", table="lake.sales.people", column="name", tags="x"),
+    ("new", "comment"): new("comment", "table.write", WRITE_TABLE, kind="table", object="lake.sales.people", text="x"),
+    ("new", "view"): new("view", "view.write", Least("write", "namespace"), name="lake.sales.v", sql="SELECT 1 AS a"),
+    ("new", "rule"): new(
+        "rule", "table.write", WRITE_TABLE, name="r", table="lake.sales.people", kind="row_count", min="1"
+    ),
+    ("new", "webhook"): new("webhook", "webhook.manage", name="other", url=URL, events="*", secret=SIGNING),
+    ("new", "connector"): new("connector", "connector.manage", name="other", **SOURCE),
+    ("new", "connector test"): new("connector", "connector.manage", action="test", name="other", **SOURCE),
+    ("new", "schedule"): new("schedule", "connector.manage", name="files", every="3h"),
+    ("delete", "grant"): Form(
+        ("grant", "lake.sales.people", "user:write on table", "table"), "grant.manage", MANAGE_TABLE
+    ),
+    ("delete", "policy"): Form(("policy", "no names"), "policy.manage"),
+    ("delete", "rule"): Form(("rule", "canary rule"), "table.write", WRITE_TABLE),
+    ("delete", "webhook"): Form(("webhook", "hook"), "webhook.manage"),
+    ("delete", "connector"): Form(("connector", "files")),
+    ("delete", "view"): Form(("view", "lake.sales.adults"), "view.write", Least("write", "namespace")),
 }
 TOOL_ROWS: Final[dict[str, tuple[dict[str, Any], Row]]] = {
     "search_tables": ({"text": "PEOPLE"}, Row("lake.sales.people", "catalog.read")),
@@ -216,6 +258,10 @@ def filled_world(worlds: Worlds) -> dict[str, str]:
     pipelines.CALLS.create(ann, v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES)))
     rule = v1.QualityRuleSpec(display_name="canary rule", table_id=people.resource_id, check=ROWS)
     quality.CALLS.create(realm, v1.CreateRuleRequest(spec=rule))
+    ran = FinishedQuery(
+        started_at=1.8e9, query_id="q", caller="ada", door="airport", kind="query", text="canary query", duration_ms=1.0
+    )
+    add_finished(realm, [ran], kept=timedelta(days=1))
     return {"job": job.job_id, "query": RUNNING_QUERY}
 
 
@@ -259,6 +305,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         lambda visitor: opened.metastore(visitor.token),
         lambda visitor, catalog: opened.airport(visitor.token, catalog),
         lambda: location,
+        lambda visitor, catalog, query_id: opened.for_query(visitor.token, catalog, query_id),
     )
     yield Site(worlds, clients, location, ids)
     server.stop(0).wait()
@@ -274,7 +321,7 @@ def explorer(clients: Any = None) -> Explorer:
 
 
 def test_every_page_tab_and_route_has_a_rule() -> None:
-    assert PAGE_ROWS.keys() == {kind for method, kind in PAGES if method == "GET"}, "add the new page to PAGE_ROWS"
+    assert PAGE_ROWS.keys() | WITHOUT_DATA == {kind for method, kind in PAGES if method == "GET"}, "add it to PAGE_ROWS"
     assert TAB_ROWS.keys() == TABS.keys(), "add the new tab to TAB_ROWS"
     routes = {(route.path, *sorted(getattr(route, "methods", None) or ())) for route in explorer()._app.routes}  # type: ignore[attr-defined]
     assert routes == {
@@ -296,6 +343,11 @@ def forms_in_templates() -> set[tuple[str, str]]:
         kind = re.search(r"path_to\('(\w+)'", form)
         if kind is None:
             assert re.search(r'action="/(login|logout)"', form), form
+            continue
+        if kind[1] in ("new", "delete"):
+            shown: dict[str, Any] = {"new": FORMS, "delete": REMOVALS}
+            found |= {(kind[1], name) for name in shown[kind[1]]}
+            found |= {("new", f"{name} {act}") for name, each in FORMS.items() for act in each.act if kind[1] == "new"}
             continue
         for action in re.findall(r'name="action" value="([^"]*)"', form) or [""]:
             found |= {(kind[1], each) for each in (TASKS if action.startswith("{{") else [action])}
@@ -340,13 +392,26 @@ def test_form(kind: str, action: str, site: Site) -> None:
     row = FORM_ROWS[kind, action]
     for caller in WRITERS:
         allowed, error = is_allowed(row, caller), None
-        with unchanged(site.worlds, allowed=allowed, changes=True):
+        with unchanged(site.worlds, allowed=allowed, changes=row.changes):
             try:
-                PAGES["POST", kind](site.visit(caller, row.names, form={"action": action}))
+                shown = PAGES["POST", kind](site.visit(caller, row.names, form={"action": action, **row.fields}))
+                if isinstance(shown, Page) and shown.status == 400:
+                    error = NotFound(shown.data["error"])
             except SkiwayError as raised:
                 error = raised
             assert (error is None) == allowed, f"{kind} {action} by {caller}: {error!r}"
             assert error is None or isinstance(error, REFUSALS), f"{kind} {action} by {caller}: {error!r}"
+
+
+def test_progress_is_streamed_to_those_who_may_see_the_job(site: Site) -> None:
+    row = by_role("connector.manage", "", "$job")
+    for caller in [*READERS, RESTRICTED]:
+        try:
+            assert isinstance(PAGES["GET", "progress"](site.visit(caller, row.names)), Response)
+            error = None
+        except REFUSALS as raised:
+            error = raised
+        assert (error is None) == is_allowed(row, caller), f"{caller}: {error!r}"
 
 
 def test_forms_need_the_token_of_their_page(site: Site) -> None:

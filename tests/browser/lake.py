@@ -69,7 +69,7 @@ def filled(server: Server, tokens: dict[str, str], folder: Path) -> Lake:
         metastore.pipelines.create(PIPELINE)
         metastore.connectors.create("bikes", kind="parquet", uri=str(folder / "files"), catalog="lake")
         metastore.connectors.create("nowhere", kind="parquet", uri=str(folder / "nothing"), catalog="lake")
-        failed = metastore.jobs.wait(metastore.connectors.sync("nowhere").id, timeout_s=60)
+        failed = metastore.jobs.wait(metastore.connectors.sync("nowhere").id, timeout_s=150)
         assert failed.state == "failed"
         snapshots = [each.id for each in metastore.snapshots("lake.sales.people")]
     return Lake(server, tokens, failed.id, snapshots)

@@ -47,6 +47,9 @@ PATHS: Final = [
     "/access",
     "/policies",
     "/settings",
+    "/history",
+    "/new/policy?name=x&to=role:x&columns=name",
+    "/delete/policy/hide%20names",
     "/sql?catalog=lake&sql=select+name,+count(*)+from+sales.people+group+by+all",
 ]
 DARK: Final = ("home", "jobs-failed_job", "tables-lake-sales-people-tab-columns")

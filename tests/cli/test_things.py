@@ -180,6 +180,19 @@ def test_queries_begin_are_renewed_and_end(run: Run) -> None:
     assert run("queries", "end", "never").code == 1
 
 
+def test_history_has_queries_and_the_reasons_for_their_time(run: Run) -> None:
+    sql = "SELECT count(DISTINCT id) AS of_the_history FROM raw.people"
+    assert run("sql", f"FROM lake.skiway.query('{sql}')").code == 0
+    found = run("queries", "history", "--text", "PEOPLE of_the_history", "--since", "1h", "-o", "json").json
+    assert [(each["text"], each["rows"], each["door"]) for each in found] == [(sql, 1, "airport")]
+    assert run("queries", "history", "--text", "of_the_history", "--slower-than", "1h", "-o", "json").json == []
+    assert run("queries", "history", "--text", "of_the_history", "--caller", "nobody", "-o", "json").json == []
+    query = found[0]["query_id"]
+    assert run("queries", "why", query).out.startswith(("It was fast", "Running", "Planning", "Sending", "Nothing", "It waited"))
+    assert run("queries", "why", query, "-o", "json").json["plan"]
+    assert run("queries", "why", "never").code == 1
+
+
 def test_query_as_of_a_time_before_the_first_snapshot_is_rejected(run: Run) -> None:
     ended = run("queries", "begin", "lake.raw.people", "--as-of", "1999-01-01")
     assert (ended.code, ended.out) == (1, "")

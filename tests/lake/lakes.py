@@ -228,8 +228,8 @@ class Lake:
         with self.rest_served() as uri:
             yield RestCatalog("lake", uri=uri, warehouse=catalog, token="writer")
 
-    def client(self, catalog: str = "managed", *, token: str | None = None) -> AirportClient:
-        return AirportClient(self.location, catalog, token=token)
+    def client(self, catalog: str = "managed", *, token: str | None = None, engine: str = "") -> AirportClient:
+        return AirportClient(self.location, catalog, token=token, engine=engine)
 
 
 def call_function(db: AirportClient, function: str, *arguments: Any, **named: Any) -> dict[str, Any]:

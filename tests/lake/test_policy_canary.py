@@ -234,6 +234,7 @@ def test_system_tables_and_statistics(policed: PolicedLake, sent: Sent) -> None:
             "usage",
             "lineage",
             "reports",
+            "query_history",
             "tokens",
             "audit",
         ):

@@ -109,6 +109,9 @@ PATHS = {
     "access": "/access",
     "policies": "/policies",
     "sql": "/sql?catalog=lake&sql=select+1+as+a",
+    "history": "/history",
+    "new": "/new/policy",
+    "delete": "/delete/policy/x",
 }
 
 
@@ -244,7 +247,7 @@ def test_columns_show_their_histogram(visitor: Visitor) -> None:
     page = visitor.page("/tables/lake/sales/people")
     assert "customers of the shop" in page
     assert 'aria-label="id: histogram from 0 to 1,000"' in page
-    assert "<title>50 to 1000: 51</title>" in page
+    assert "<title>0 to 36: 36</title>" in page
 
 
 def test_nested_fields_are_shown_below_their_column(server: Server, visitor: Visitor) -> None:
@@ -286,9 +289,13 @@ def test_rows_are_filtered_sorted_and_paged(visitor: Visitor) -> None:
     assert visitor.get(f"{path}&c0=id&o0=drop&v0=1").status_code == 400
 
 
-def test_two_snapshots_are_compared_with_their_rows(visitor: Visitor) -> None:
+def test_two_snapshots_are_compared_with_their_rows(visitor: Visitor, server: Server) -> None:
+    with AirportClient(server.addresses["airport"], "lake") as lake:
+        lake.call(("skiway", "tag"), "sales.people", SCRIPT).read_all()
     newer, older = visitor.data("/tables/lake/sales/people?tab=snapshots")["history"]["snapshots"][:2]
     assert newer["caller"] == "dev-user"
+    assert (SCRIPT in newer["names"], older["names"]) == (True, [])
+    assert "&lt;script&gt;" in visitor.page("/tables/lake/sales/people?tab=snapshots")
     path = f"/tables/lake/sales/people?tab=snapshots&from={newer['id']}&to={older['id']}&rows=1"
     compared = visitor.data(path)["history"]["compared"]
     assert (compared["first"]["id"], compared["last"]["id"]) == (older["id"], newer["id"])
@@ -436,7 +443,14 @@ def test_name_with_a_slash_and_the_suffix_of_twins(visitor: Visitor) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *("/", "/catalogs/lake/sales", "/search?q=script", f"/search?q={quote(SCRIPT)}", "/events"),
+        *("/", "/catalogs/lake/sales", "/search?q=script", f"/search?q={quote(SCRIPT)}", "/events", "/history"),
+        *(f"/{kind}?q={quote(SCRIPT)}&caller={quote(SCRIPT)}" for kind in ("events", "history")),
+        *(
+            f"/new/{kind}?name={quote(SCRIPT)}&sql={quote(SCRIPT)}&object={quote(SCRIPT)}"
+            for kind in ("policy", "view", "grant")
+        ),
+        f"/delete/policy/{quote(SCRIPT, safe='')}",
+        f"/sql?catalog=lake&chart={quote(SCRIPT)}&sql=select+1",
         *(f"/tables/lake/sales/{quote(f't{SCRIPT}', safe='')}?tab={tab}" for tab in TABS),
         f"/sql?catalog=lake&sql={quote(f'select 1 as {chr(34)}{SCRIPT}{chr(34)}')}",
         *(f"/sql?catalog=lake&sql={quote(SCRIPT)}", f"/sql?catalog={quote(SCRIPT)}&sql=select+1"),
@@ -455,20 +469,10 @@ def test_planted_script_is_only_text(visitor: Visitor, path: str) -> None:
     assert "&lt;script&gt;" in answer.text or "alert" not in answer.text
 
 
-def test_result_of_a_query_is_shown_drawn_and_downloaded(visitor: Visitor) -> None:
+def test_result_of_a_query_is_shown_and_downloaded(visitor: Visitor) -> None:
     sql = quote("select name, count(*) as n from sales.people group by all order by all")
     result = visitor.data(f"/sql?catalog=lake&sql={sql}")["result"]
     assert result["rows"] == [["ann", 60], ["bob", 40], ["late", 1]]
-    assert result["chart"] == {
-        "kind": "bars",
-        "label": "name",
-        "value": "n",
-        "points": [["ann", 60.0], ["bob", 40.0], ["late", 1.0]],
-    }
-    page = visitor.page(f"/sql?catalog=lake&sql={sql}")
-    assert "<figcaption>n by name</figcaption>" in page
-    assert page.count('<rect class="bar"') == 3
-    assert re.findall(r"<text[^>]*>([^<]*)<title>", page) == ["name", "n", "ann", "60", "bob", "40", "late", "1"]
     csv = visitor.get(f"/results?catalog=lake&format=csv&sql={sql}")
     assert csv.text.splitlines() == ['"name","n"', '"ann",60', '"bob",40', '"late",1']
     parquet = visitor.get(f"/results?catalog=lake&format=parquet&sql={sql}")
@@ -478,65 +482,10 @@ def test_result_of_a_query_is_shown_drawn_and_downloaded(visitor: Visitor) -> No
     assert "attachment" in parquet.headers["content-disposition"]
 
 
-def drawn(visitor: Visitor, sql: str) -> tuple[dict[str, Any] | None, str, str]:
-    """The chart of a query, why there is none, and the page."""
-    address = f"/sql?catalog=lake&sql={quote(sql)}"
-    result = visitor.data(address)["result"]
-    return result["chart"], result["no_chart"], visitor.page(address)
-
-
-@pytest.mark.parametrize(
-    ("sql", "reason"),
-    [
-        ("select 'r' || i % 4 as resort, i as sold from range(100) t(i)", "values of resort repeat"),
-        (
-            "select 'r' || i % 4 as resort, i % 25 as day, i as sold from range(100) t(i)",
-            "values of resort and day repeat",
-        ),
-        ("select 'r' || i as resort, i as sold from range(100) t(i)", "100 bars are too many"),
-        ("select i as x, i as sold from range(300) t(i)", "the result has more than 200 rows"),
-        ("select nullif(i, 1) as x, i as sold from range(3) t(i)", "values of x repeat"),
-        ("select i as x, 'nan'::double as sold from range(3) t(i)", "infinite or no numbers"),
-    ],
-)
-def test_no_chart_is_drawn_that_would_be_false(visitor: Visitor, sql: str, reason: str) -> None:
-    chart, no_chart, page = drawn(visitor, sql)
-    assert chart is None
-    assert reason in no_chart
-    assert f"No chart: {no_chart}." in page
-    assert "<figure>" not in page
-
-
 def test_decimals_have_no_exponents(visitor: Visitor) -> None:
-    _, _, page = drawn(visitor, "select 0::decimal(38, 10) as n")
+    page = visitor.page(f"/sql?catalog=lake&sql={quote('select 0::decimal(38, 10) as n')}")
     assert "0.0000000000" in page
     assert "0E-10" not in page
-
-
-def test_chart_has_the_column_whose_values_do_not_repeat(visitor: Visitor) -> None:
-    chart, _, _ = drawn(visitor, "select 'EU' as region, 'r' || i as resort, i as sold from range(3) t(i)")
-    assert chart is not None
-    assert (chart["kind"], chart["label"], chart["value"]) == ("bars", "resort", "sold")
-
-
-def test_lines_follow_time_and_have_gaps(visitor: Visitor) -> None:
-    values = "(date '2026-01-09', 4), (date '2026-01-01', 1), (date '2026-01-02', 3), (date '2026-01-05', null)"
-    chart, _, page = drawn(visitor, f"select * from (values {values}) t(day, sold)")
-    assert chart is not None
-    assert [label for label, _ in chart["points"]] == ["2026-01-01", "2026-01-02", "2026-01-05", "2026-01-09"]
-    (line,) = re.findall(r'<polyline class="line" points="([^"]*)"', page)
-    assert line == "220.0,122.0 280.0,55.3", "a day is an eighth of the width, and the NULL ends the line"
-    texts = re.findall(r"<text[^>]*>([^<]*)<title>", page)
-    assert texts == ["sold", "4", "1", "2026-01-01", "2026-01-09", "day"]
-
-
-def test_bars_of_negative_values_end_at_zero(visitor: Visitor) -> None:
-    _, _, page = drawn(visitor, "select * from (values ('a', -1), ('b', 3), ('c', null)) t(name, n)")
-    assert re.findall(r'<rect class="bar" x="([^"]*)" y="\d+" width="([^"]*)"', page) == [
-        ("220.0", "120.0"),
-        ("340.0", "360.0"),
-    ]
-    assert "NULL<title>" in page
 
 
 @pytest.mark.parametrize("sql", ["select * from read_csv('/etc/passwd')", "drop table sales.people", "select"])
@@ -556,7 +505,7 @@ def test_lineage_leads_in_both_directions(visitor: Visitor, server: Server) -> N
     data = visitor.data("/tables/lake/sales/copied?tab=lineage")["lineage"]
     assert [each["path"] for each in data["sources"]] == [["lake", "sales", "people"]]
     data = visitor.data("/tables/lake/sales/people?tab=lineage")["lineage"]
-    assert [each["path"] for each in data["targets"]] == [["lake", "sales", "copied"]]
+    assert ["lake", "sales", "copied"] in [each["path"] for each in data["targets"]]
     assert '<a href="/tables/lake/sales/copied" data-node="lake.sales.copied">' in visitor.page(
         "/tables/lake/sales/people?tab=lineage"
     )
@@ -927,7 +876,13 @@ def test_unknown_page_says_so(visitor: Visitor, path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *(f"/static/{each}.js" for each in ("htmx-2.0.11.min", "shell", "tree", "palette", "history")),
+        *(
+            f"/static/{each}.js"
+            for each in (
+                *("htmx-2.0.11.min", "shell", "tree", "palette", "workbench", "grid", "chart", "forms", "progress"),
+                *("vendor/ace-1.45.2/ace", "vendor/echarts-6.1.0/echarts.common.min"),
+            )
+        ),
         "/static/style.css",
         "/static/icons-1.33.0.svg",
     ],

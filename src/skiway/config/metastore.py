@@ -41,8 +41,20 @@ SeedMode = Literal["fake", "iceberg"]
 
 
 @section
+class QueryHistory:
+    """The history of queries, which `skiway.query_history` shows."""
+
+    keep: timedelta = setting(timedelta(days=7), DURATION, "How long a query is kept in the history.")
+    max_queries: int = setting(
+        10_000, whole(at_least=0), "Maximum number of queries that are kept per account; 0 means no history."
+    )
+
+
+@section
 class Query:
-    """Leases of queries."""
+    """Leases of queries, and the history of queries."""
+
+    history: QueryHistory = QueryHistory()
 
     default_ttl_ms: int = setting(60_000, COUNT, "Lifetime of a query that does not request one.")
     ended_grace_ms: int = setting(15_000, MILLIS, "How long an ended query can still be read.")
@@ -336,6 +348,9 @@ class Reconciler:
         "Interval between polls of the job queue and of connectors whose policy is due.",
     )
     parallel_jobs: int = setting(1, whole(at_least=1, at_most=64), "Number of jobs a process runs concurrently.")
+    copy_step_bytes: int = setting(
+        1 << 30, COUNT, "Copies of files commit after about this many bytes of files; larger copies continue there."
+    )
     source_addresses: SourceAddresses | None = setting(
         None,
         choice(SourceAddresses),

@@ -159,6 +159,9 @@ def outcome_of(error: BaseException) -> str:
     return Cancelled.code if isinstance(error, GeneratorExit | KeyboardInterrupt) else Internal.code
 
 
+PAGES: Final = "explorer-pages"
+"""The engine that the explorer names for calls that it makes itself, to show a page. What a visitor does has the engine `explorer`."""
+
 MAX_HEADER_LENGTH: Final = 128
 """The longest value of a header that is echoed, logged or forwarded."""
 

@@ -22,13 +22,15 @@ from skiway.airport.request import ServedCall
 from skiway.airport.server.call_handlers import code_of
 from skiway.errors import PermissionDenied
 from skiway.foundation.cache import Cache
+from skiway.lake.history import QueryLog
 from skiway.metastore import Realm
 from skiway.metastore.records.access import AccessDecision
-from skiway.metastore.records.policies import Restriction
+from skiway.metastore.records.policies import CallerPolicies, Restriction
 from skiway.metastore.resources.views import BoundNames
 from skiway.model import v1
 from skiway.request_path import Access, Call, Kind, Observers, Operation, Pipeline, read_context
 from skiway.security import NOBODY, Principal
+from skiway.sql.measures import begin_measures
 
 T = TypeVar("T")
 
@@ -94,7 +96,8 @@ class Callers:
     It is the authenticator and the observer of the Airport server.
     """
 
-    def __init__(self, access: Access, observers: Observers | None = None) -> None:
+    def __init__(self, access: Access, observers: Observers | None = None, history: QueryLog | None = None) -> None:
+        self.history = history or QueryLog()
         self._pipeline = Pipeline(
             access,
             observers or Observers(),
@@ -124,10 +127,14 @@ class Callers:
         with self._pipeline.observe(call):
             _call.set(call)
             running = RunningCall(served, call, datetime.now(UTC))
+            measures, failure = begin_measures(), None
             with self._lock:
                 self._running[id(running)] = running
             try:
                 yield
+            except BaseException as error:
+                failure = error
+                raise
             finally:
                 with self._lock:
                     del self._running[id(running)]
@@ -136,6 +143,9 @@ class Callers:
                 self._pipeline.count_transfer(
                     call, rows=(served.rows_in, served.rows_out), sizes=(served.bytes_in, served.bytes_out)
                 )
+                if call.principal is not None and call.principal.account_id:
+                    realm = self._pipeline.access.realm_of(call.principal)
+                    self.history.add(realm, served, call, measures, running.began, failure)
 
     def authenticate(self, token: str | None) -> str:  # noqa: ARG002 - every header counts, not only the token
         """The subject of the caller; raises `Unauthorized`."""
@@ -170,6 +180,9 @@ class Callers:
         assert principal.account_id == self.authenticated.account_id, "rights end with the account"
         acting = copy(call)
         acting.principal, acting.decision = principal, self._pipeline.access.decide(principal)
+        return self._acting(acting, bound, rows)
+
+    def _acting(self, acting: Call, bound: BoundNames | None, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
         acting.realm = acting.rights = None
         acting.branches = {}
         context = copy_context()
@@ -186,6 +199,16 @@ class Callers:
         finally:
             if isinstance(found, Generator):
                 context.run(found.close)
+
+    def seeing_as(self, name: str, policies: CallerPolicies, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """What `rows` yields with the rights of the caller and the policies of another one, under a name that nobody else has."""
+        call = _call.get()
+        assert call is not None, "the Airport server enters `observe` before a function is called"
+        assert call.decision is not None, "and authenticates the caller"
+        acting = copy(call)
+        acting.principal, acting.decision = replace(_principal(call), subject=name), copy(call.decision)
+        acting.decision.policies = policies
+        return self._acting(acting, None, rows)
 
     def own_realm(self) -> Realm:
         """The realm of the caller, also while a view with definer rights is read."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cached_property
 from hashlib import blake2b
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from skiway.errors import NotFound, PreconditionFailed, SkiwayError
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.foundation.cache import Cache
 from skiway.lake.callers import BranchCallers, Callers, Lookups
+from skiway.lake.history import EVERY_S, Collector
 from skiway.lake.reading.columns import Columns, StatisticsCache
 from skiway.lake.reading.opened_tables import Handles
 from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES, PlanLog
@@ -71,7 +72,6 @@ class SparkSql:
 
 log = logging.getLogger("skiway.lake")
 
-EVERY_S: Final = 5.0
 _TRANSACTIONS: Final = 10_000
 _MAX_SOURCES: Final = 100
 
@@ -81,16 +81,14 @@ def unit_of_work(request: Request) -> str:
     return request.transaction_id or call_of(request).correlation_id
 
 
-class UsageLog:
-    """Collects the use of tables by the statements of this server. A crash loses the last seconds."""
+class UsageLog(Collector):
+    """Collects the use of tables by the statements of this server."""
 
     def __init__(self, *, every_s: float = EVERY_S, clock: Callable[[], datetime] = utc_now) -> None:
-        self._every_s, self._clock = every_s, clock
-        self._lock = Lock()
+        super().__init__("usage", every_s)
+        self._clock = clock
         self._pending: dict[tuple[str, str, date], tuple[Realm, Usage]] = {}
         self._read_in: LRUCache[str, set[str]] = LRUCache(_TRANSACTIONS)  # tables by unit of work
-        self._thread: Thread | None = None
-        self._closing = Event()
 
     def read(
         self, realm: Realm, table_id: str, *, caller: str, unit: str, columns: Sequence[str], size_bytes: int
@@ -125,23 +123,10 @@ class UsageLog:
             except SkiwayError:
                 log.warning("the use of table %s could not be stored", table_id, exc_info=True)
 
-    def close(self) -> None:
-        """Store what was collected, and end the thread."""
-        self._closing.set()
-        if self._thread is not None:
-            self._thread.join()
-        self.flush()
-
     def _usage(self, realm: Realm, table_id: str) -> Usage:
-        if self._thread is None and not self._closing.is_set():
-            self._thread = Thread(target=self._run, name="usage", daemon=True)
-            self._thread.start()
+        self.begin()
         key = (realm.account_id, table_id, self._clock().date())
         return self._pending.setdefault(key, (realm, Usage()))[1]
-
-    def _run(self) -> None:
-        while not self._closing.wait(self._every_s):
-            self.flush()
 
 
 class IgnoredUsage(UsageLog):

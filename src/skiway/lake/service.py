@@ -25,6 +25,7 @@ from skiway.flightsql import BoundSql, FlightSql, Place, SqlEngine, SqlResult
 from skiway.lake.callers import Callers
 from skiway.lake.catalog import LakeCatalogs
 from skiway.lake.context import MAX_LISTED_AT_ONCE, Context, SparkSql, StagedStatements, UsageLog, Versions
+from skiway.lake.history import QueryLog
 from skiway.lake.information_schema import INFORMATION_SCHEMA, information_table, table_type
 from skiway.lake.reading.opened_tables import Handles
 from skiway.lake.reading.scans import MAX_PARTS, PART_BYTES
@@ -32,6 +33,7 @@ from skiway.lake.transactions import LakeTransactions, TransactionLeases
 from skiway.request_path import Access, Observers
 from skiway.sandbox.queries import Queries
 from skiway.sql import Query, QueryEngine
+from skiway.sql.measures import current_measures
 
 _PLAN: Final = pa.schema({"explain_key": pa.string(), "explain_value": pa.string()})
 _EXPLAIN: Final = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\s+(?!\()(ANALYZE\b)?", re.IGNORECASE | re.DOTALL)
@@ -65,6 +67,7 @@ class LakeSql(SqlEngine):
     def columns(self, sql: str, place: Place) -> pa.Schema:
         """The columns of a query, without running it."""
         explain, query = _explained(sql)
+        current_measures().text = sql
         columns = self._context.queries.columns(self._query(query, place))
         return _PLAN if explain else columns
 
@@ -76,6 +79,7 @@ class LakeSql(SqlEngine):
             plan = self._context.queries.explain(self._query(query, place))
             yield SqlResult(_PLAN, iter([pa.record_batch([["physical_plan"], [plan]], schema=_PLAN)]))
             return
+        current_measures().text = sql
         with self._context.queries.result(self._query(sql, place)) as (schema, batches):
             yield SqlResult(schema, batches)
 
@@ -154,7 +158,9 @@ def airport_service(
     If an account has more than `max_listed_at_once` tables and views, its schemas are lazy.
     `queries` runs the SQL of `skiway.query`, `spark` runs it on Spark, and `settings` are shown in `skiway.settings`.
     """
-    callers, versions, usage = Callers(access, observers), Versions(), UsageLog()
+    kept = (settings or Settings()).query.history
+    history = QueryLog(keep=kept.keep, most=kept.max_queries)
+    callers, versions, usage = Callers(access, observers, history), Versions(), UsageLog()
     context = Context(
         callers,
         handles,
@@ -178,7 +184,7 @@ def airport_service(
     catalogs = LakeCatalogs(context)
     return _LakeService(
         catalogs,
-        on_close=context.usage.close,
+        on_close=(usage.close, history.close),
         auth=callers,
         tickets=TicketOffice(key),
         limits=limits,
@@ -194,11 +200,12 @@ def airport_service(
 class _LakeService(AirportService):
     """A service that stores what it knows when it closes."""
 
-    def __init__(self, *arguments: Any, on_close: Callable[[], None], **options: Any) -> None:
+    def __init__(self, *arguments: Any, on_close: Sequence[Callable[[], None]], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._on_close = on_close
 
     def close(self) -> None:
         """End the threads, once no calls run."""
         super().close()
-        self._on_close()
+        for end in self._on_close:
+            end()

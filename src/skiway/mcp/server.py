@@ -247,7 +247,7 @@ def _cut(value: Any) -> Any:
 
 def mcp_server(location: str, token_of: TokenOf) -> MCPServer[Any]:
     """An MCP server for the Skiway server at `location`, which it calls with the token of each caller."""
-    tools = LakeTools(OpenClients(location), token_of)
+    tools = LakeTools(OpenClients(location, "mcp"), token_of)
     server = MCPServer[Any](
         "skiway", title="Skiway", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
     )

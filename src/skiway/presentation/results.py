@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cachetools import LRUCache
 
+from skiway import __version__
 from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client import AirportClient, Metastore
 from skiway.errors import InvalidArgument
@@ -27,20 +28,32 @@ TIMEOUT_S: Final = 60.0
 
 
 class OpenClients:
-    """Opens clients of the server at a location, and keeps them for the next call of the same caller."""
+    """Opens clients of the server at a location, and keeps them for the next call of the same caller.
 
-    def __init__(self, location: str) -> None:
+    `engine` tells the server what calls, for the audit log, the events and the history of queries.
+    """
+
+    def __init__(self, location: str, engine: str = "") -> None:
+        self._location, self._engine = location, engine
         self._metastores = _Opened[str, Metastore](
-            lambda token: Metastore(location, token=token or None, timeout_s=TIMEOUT_S)
+            lambda token: _named(Metastore(location, token=token or None, timeout_s=TIMEOUT_S), engine)
         )
         self._catalogs = _Opened[tuple[str, str], AirportClient](
-            lambda named: AirportClient(location, named[1], token=named[0] or None, timeout_s=TIMEOUT_S)
+            lambda named: AirportClient(location, named[1], token=named[0] or None, timeout_s=TIMEOUT_S, engine=engine)
         )
         self._versions: WeakKeyDictionary[AirportClient, int] = WeakKeyDictionary()
 
     def metastore(self, token: str) -> Metastore:
         """The metastore, as the caller with the token may see it. Without authentication, the token is empty."""
         return self._metastores.of(token)
+
+    def for_query(self, token: str, catalog: str, query_id: str) -> AirportClient:
+        """A new client of a catalog, whose calls have this id in the history. `close` it; `cancel` ends its query."""
+        engine = self._engine.removesuffix("-pages")
+        ids = lambda: query_id  # noqa: E731
+        return AirportClient(
+            self._location, catalog, token=token or None, timeout_s=None, brief=True, ids=ids, engine=engine
+        )
 
     def airport(self, token: str, catalog: str) -> AirportClient:
         """A catalog as it is now: clients keep what they know about tables."""
@@ -50,6 +63,10 @@ class OpenClients:
             client.reload()
             self._versions[client] = now
         return client
+
+
+def _named(lake: Metastore, engine: str) -> Metastore:
+    return lake.with_engine(engine, __version__) if engine else lake
 
 
 class _Closes(Protocol):
@@ -221,12 +238,12 @@ def shown_rows(rows: pa.Table) -> dict[str, Any]:
     """
     values = [column.to_pylist() for column in with_texts(rows, TEXTS, floats=True).columns]
     return {
-        "columns": [{"name": field.name, "type": _shown_type(field)} for field in rows.schema],
+        "columns": [{"name": field.name, "type": shown_type(field)} for field in rows.schema],
         "rows": [list(row) for row in zip(*values, strict=True)],
     }
 
 
-def _shown_type(field: pa.Field) -> str:
+def shown_type(field: pa.Field) -> str:
     """The type of a column in DuckDB's words, or in Arrow's if DuckDB has none."""
     if pa.types.is_decimal256(field.type):
         return "HUGEINT"  # which `with_whole_numbers` has converted

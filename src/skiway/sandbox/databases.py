@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -170,10 +170,17 @@ class Databases:
         _lock(parser)
         return parser
 
+    def _new(self) -> _Database:
+        connection = duckdb.connect(":memory:", config=self._config)
+        connection.execute(
+            "SET enable_profiling = 'no_output'"
+        )  # of this connection, before the configuration is locked
+        return _Database(connection)
+
     def prepare(self) -> None:
         """Connect to a DuckDB before its query arrives."""
         if self._next is None:
-            self._next = _Database(duckdb.connect(":memory:", config=self._config))
+            self._next = self._new()
 
     def forget(self) -> None:
         """Close the DuckDB of the last query."""
@@ -193,16 +200,13 @@ class Databases:
         """A connection for a query. Its DuckDB is kept if the block succeeds and other queries may use it, too."""
         database, self._last = self._last, None
         if database is None:
-            database, self._next = self._next or _Database(duckdb.connect(":memory:", config=self._config)), None
+            database, self._next = self._next or self._new(), None
         try:
             if database.key is None:
                 self._bind(database, header, parts)
-            own = (
-                database.connection.cursor() if database.key else nullcontext(database.connection)
-            )  # which has the scans
-            with own as connection:
-                connection.execute(f"USE {_place(connection, header['default'])}")
-                yield connection
+            connection = database.connection  # which has the scans, and measures
+            connection.execute(f"USE {_place(connection, header['default'])}")
+            yield connection
         except BaseException:
             database.close()
             raise

@@ -79,7 +79,7 @@ class Queries:
 
         A query that runs `inside` another one, which reads its rows, does not wait for others: those may be waiting, too.
         """
-        share = max(1, self._workers - 1)
+        share, began = max(1, self._workers - 1), time.monotonic()
         with self._changed:
             if inside:
                 owner = _INSIDE
@@ -95,6 +95,7 @@ class Queries:
                 )
             self._used[owner] += 1
             process = self._idle_process(owner)
+        waited_s = time.monotonic() - began
         try:
             if process is not None and not process.is_alive:
                 process.kill()
@@ -102,6 +103,7 @@ class Queries:
             if process is None:
                 process = QueryProcess(self, self._memory_bytes, self._threads, self._keep_s)
             process.begin(owner)
+            process.waited_s = waited_s
         except BaseException:
             self._leave(owner)
             raise
@@ -152,7 +154,8 @@ class QueryProcess:
             theirs.close()
         self._scans = ScanServer(self._socket)
         self._is_clean, self.owner = True, ""
-        self._deadline = 0.0
+        self._deadline = self.waited_s = 0.0
+        self.profile = ""
         self._watchdog: threading.Timer | None = None
         self._turn, self._lock = 0, threading.Lock()
         self._is_cancelled = False
@@ -169,7 +172,7 @@ class QueryProcess:
 
     def begin(self, owner: str) -> None:
         """Start the time of a query."""
-        self.owner, self._is_clean, self._is_cancelled = owner, True, False
+        self.owner, self._is_clean, self._is_cancelled, self.profile = owner, True, False, ""
         self._deadline = time.monotonic() + self._queries.timeout_s
         self._watchdog = threading.Timer(self._queries.timeout_s, self._stopper())
         self._watchdog.daemon = True
@@ -304,6 +307,7 @@ class QueryProcess:
             elif kind == b".":
                 self._scans.check()
                 self._is_clean = True
+                self.profile = payload.decode("utf-8", "replace")
                 return
             else:
                 raise self._error(kind, payload)

@@ -12,12 +12,11 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import duckdb
 import pyarrow as pa
 
-from skiway.sandbox.databases import Databases
 from skiway.sandbox.parameters import parameter_types, with_values
 from skiway.sandbox.processes import KEPT, READY, SEND_FILES, decode_table, exactly, read_message, write_frame
 from skiway.sandbox.syntax import (
@@ -30,12 +29,18 @@ from skiway.sandbox.syntax import (
 )
 from skiway.sandbox.worker import NO_MEMORY, REQUEST_BYTES, end_with_server, limit_process, run_worker, shown_error
 
+if TYPE_CHECKING:
+    from skiway.sandbox.databases import Databases
+
 _BATCH_ROWS: Final = 16_384
 _MAX_DESCRIPTORS: Final = 4096
 """Of open files: each file of a table is opened twice, by the server and by DuckDB."""
 
 _MAX_DEPTH: Final = 10_000
 """Of Python, for the syntax trees of queries: DuckDB accepts expressions with 1000 levels, which have several in its JSON."""
+
+MAX_PROFILE: Final = 1 << 18
+"""The bytes of a profile; longer ones are cut off, and then cannot be read."""
 
 _REFUSED: Final = {"variant", "type"}
 _CONVERTED: Final = {"enum": "VARCHAR"}
@@ -58,6 +63,8 @@ Such as the driver for JDBC: it returns the largest unsigned numbers as -1.
 
 def main(arguments: Sequence[str]) -> None:
     """Serve requests until the server closes the pipe."""
+    from skiway.sandbox.databases import Databases  # when pandas is out of reach, see `run_worker`
+
     end_with_server()
     server = socket.socket(fileno=int(arguments[0]))
     memory_bytes, keep_s = int(arguments[1]), float(arguments[3])
@@ -90,7 +97,7 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
         elif "expressions" in header:
             found = compiled_expressions(databases.parser, header["expressions"], header["claims"])
         else:
-            _run(databases, header, parts, responses)
+            write_frame(responses, b".", _run(databases, header, parts, responses))
             return
         write_frame(responses, b"P", json.dumps(found).encode())
     except NO_MEMORY:
@@ -102,8 +109,8 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
         write_frame(responses, *((b"M", b"") if is_memory else (b"E", shown_error(error).encode())))
 
 
-def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes], responses: BinaryIO) -> None:
-    """Send the columns and the rows of a query."""
+def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes], responses: BinaryIO) -> bytes:
+    """Send the columns and the rows of a query, and return what DuckDB measured."""
     if header["describe"]:
         with databases.describing(header, parts) as database:
             if header["parameters"]:
@@ -113,14 +120,14 @@ def _run(databases: Databases, header: Mapping[str, Any], parts: Sequence[bytes]
             else:
                 relation = _sendable(database.sql(header["sql"]).limit(0), plain=header["plain"])
             _send_rows(relation, responses)
-    else:
-        write_frame(responses, KEPT if databases.has_kept(header) else SEND_FILES, b"")
-        with databases.used(header, parts) as database:
-            relation = database.sql(header["sql"])
-            if header["explain"]:
-                relation = database.from_arrow(pa.table({"plan": [relation.explain()]}))
-            _send_rows(_sendable(relation, plain=header["plain"]), responses)
-    write_frame(responses, b".", b"")
+        return b""
+    write_frame(responses, KEPT if databases.has_kept(header) else SEND_FILES, b"")
+    with databases.used(header, parts) as database:
+        relation = database.sql(header["sql"])
+        if header["explain"]:
+            relation = database.from_arrow(pa.table({"plan": [relation.explain()]}))
+        _send_rows(_sendable(relation, plain=header["plain"]), responses)
+        return database.get_profiling_information("json").encode()[:MAX_PROFILE]
 
 
 def _sendable(relation: duckdb.DuckDBPyRelation, *, plain: bool) -> duckdb.DuckDBPyRelation:

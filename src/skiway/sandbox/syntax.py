@@ -107,13 +107,21 @@ class Refused(Exception):
     """The text is not a query that may run here, or not an expression that may be used."""
 
 
+def _place(sql: str, position: object) -> str:
+    """Where DuckDB's parser stopped: it counts the bytes before."""
+    if not str(position).isdecimal():
+        return ""
+    before = sql.encode()[: int(str(position))].decode("utf-8", "ignore")
+    return f" (line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))})"
+
+
 def _tree(
     database: duckdb.DuckDBPyConnection, sql: str, otherwise: str = "this is not an expression"
 ) -> dict[str, Any]:
     """The syntax tree of a text."""
     tree: dict[str, Any] = json.loads(single_value(database, "SELECT json_serialize_sql(?)", sql))
     if tree.get("error"):
-        raise Refused(str(tree.get("error_message", otherwise)))
+        raise Refused(f"{tree.get('error_message', otherwise)}{_place(sql, tree.get('position'))}")
     return tree
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
@@ -28,6 +29,7 @@ from skiway.foundation.cache import Cache
 from skiway.foundation.doors import require_at_most
 from skiway.sandbox.queries import Queries, QueryProcess
 from skiway.sandbox.relations import BoundQuery, Expression, Parsed, Relation, StoredQuery, TableName
+from skiway.sql.measures import Measures, current_measures
 from skiway.sql.relations import CountsRows, Find, names_in, resolved, row_count, unknown_column
 
 MAX_SQL: Final = 1 << 20
@@ -84,6 +86,11 @@ def _check_size(sql: str) -> None:
     require_at_most(MAX_TOKENS, tokens, what, remedy=_SMALLER, key="sql.too_large")
 
 
+def _measures() -> Measures:
+    """Those of the call, for the query of its caller. The others run while that one does."""
+    return Measures() if _is_inside.get() else current_measures()
+
+
 class QueryEngine:
     """Runs queries in the sandbox."""
 
@@ -137,8 +144,17 @@ class QueryEngine:
             if (rows := table.counted_rows()) is not None:
                 yield schema, iter([pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], schema=schema)])
                 return
+        measures, began = _measures(), time.perf_counter()
         with self._started(query) as process:
-            yield self._run(process, query, *self._resolved(process, query, plan=True))
+            measures.queue_s += process.waited_s
+            found = self._resolved(process, query, plan=True)
+            measures.plan_s += time.perf_counter() - began - process.waited_s
+            began = time.perf_counter()
+            schema, batches = self._run(process, query, *found)
+            measures.run_s += time.perf_counter() - began
+            yield schema, measures.timed(batches)
+            if measures.text:
+                measures.profile = process.profile
 
     def explain(self, query: Query) -> str:
         """DuckDB's plan of a query, over the files that are left after pruning. The query does not run."""

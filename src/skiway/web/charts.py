@@ -85,59 +85,6 @@ def trend(items: Sequence[tuple[str, float]], *, name: str, is_size: bool = Fals
     )
 
 
-def labelled_bars(items: Sequence[tuple[str, float | None]], *, label: str, value: str) -> Markup:
-    """Bars with their labels and values, below the names of both. Bars of negative values end at the zero."""
-    known = [number for _, number in items if number is not None]
-    low, high = min([0.0, *known]), max([0.0, *known])
-    scale = PLOT / ((high - low) or 1.0)
-    drawn = [_text(BOX - 8, 16, label, anchor="end", kind="axis"), _text(BOX, 16, value, kind="axis")]
-    for row, (name, number) in enumerate(items, start=1):
-        top = row * LINE
-        drawn.append(_text(BOX - 8, top + 16, name, anchor="end"))
-        if number is not None:
-            left = BOX + (min(number, 0.0) - low) * scale
-            drawn.append(
-                Markup('<rect class="bar" x="{}" y="{}" width="{}" height="{}"/>').format(
-                    f"{left:.1f}", top + 4, f"{abs(number) * scale:.1f}", LINE - 6
-                )
-            )
-        drawn.append(_text(BOX + PLOT + 8, top + 16, "NULL" if number is None else f"{number:,.10g}"))
-    return _plot(f"{value} by {label}: {len(items)} bars", BOX + PLOT + BOX // 2, (len(items) + 1) * LINE, drawn)
-
-
-def labelled_line(items: Sequence[tuple[str, float | None]], *, label: str, value: str) -> Markup:
-    """A line over labels that are numbers or times, in their order, with the ends of both axes. A NULL interrupts it."""
-    places = [numeric_position(name) or 0.0 for name, _ in items]
-    known = [number for _, number in items if number is not None]
-    if not known:
-        return Markup()
-    low, high, first, last = min(known), max(known), places[0], places[-1]
-
-    def at(place: float, number: float) -> str:
-        x = BOX + (place - first) / ((last - first) or 1.0) * PLOT
-        return f"{x:.1f},{LINE + 100 - (number - low) / ((high - low) or 1.0) * 100:.1f}"
-
-    parts: list[list[str]] = [[]]
-    drawn = []
-    for place, (name, number) in zip(places, items, strict=True):
-        if number is None:
-            parts.append([])
-            continue
-        parts[-1].append(at(place, number))
-        drawn.append(_dot(parts[-1][-1], name, number))
-    lines = [Markup('<polyline class="line" points="{}"/>').format(" ".join(part)) for part in parts if len(part) > 1]
-    texts = [
-        _text(BOX - 8, 16, value, anchor="end", kind="axis"),
-        _text(BOX - 8, LINE + 5, f"{high:,.10g}", anchor="end"),
-        _text(BOX - 8, LINE + 105, f"{low:,.10g}", anchor="end"),
-        _text(BOX, LINE + 124, items[0][0]),
-        _text(BOX + PLOT, LINE + 124, items[-1][0], anchor="end"),
-        _text(BOX + PLOT // 2, LINE + 124, label, anchor="middle", kind="axis"),
-    ]
-    title = f"{value} by {label}: from {known[0]:,.10g} to {known[-1]:,.10g}"
-    return _plot(title, BOX + PLOT + BOX // 2, LINE + 132, [*lines, *drawn, *texts])
-
-
 def _dot(point: str, label: str, value: float) -> Markup:
     """A point of a line: a stroke without length, because a circle would be stretched together with the chart."""
     place = point.replace(",", " ")

@@ -45,7 +45,12 @@ GROUPS: Final = (
     Group(
         "Activity",
         "activity",
-        (Entry("Events", "/events"), Entry("Running queries", "/queries"), Entry("Audit", "/audit")),
+        (
+            Entry("Changes", "/events"),
+            Entry("Query history", "/history"),
+            Entry("Running queries", "/queries"),
+            Entry("Audit", "/audit"),
+        ),
     ),
     Group(
         "Operate",

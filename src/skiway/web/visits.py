@@ -30,8 +30,12 @@ class Clients:
 
     metastore: Callable[[Visitor], Metastore]
     airport: Callable[[Visitor, str], AirportClient]
-    location: Callable[[], str] = lambda: ""
+    location: Callable[[], str]
     """Where DuckDB finds the server, such as `grpc://lake.example.com:50051`."""
+    editor: Callable[[Visitor, str, str], AirportClient]
+    """A new client of a catalog for one query, whose id it sends: the query has that id in the history."""
+    running: dict[tuple[str, str], AirportClient] = field(default_factory=dict)
+    """The clients of queries that run, by session and query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +133,16 @@ def incomplete_data(found: Incomplete | None) -> dict[str, Any] | None:
     return None if found is None else {"reason": found.reason, "is_temporary": found.is_temporary}
 
 
+def first_catalog(visit: Visit) -> str:
+    """The name of a catalog that the visitor sees, for what is the same in all of them; empty if there is none."""
+    found = next(iter(visit.lake.catalogs(page_size=1)), None)
+    return "" if found is None else found.name
+
+
 def system_rows(visit: Visit, table: str) -> list[dict[str, Any]]:
     """The rows of a system table that is the same in all catalogs; none if the visitor sees no catalog."""
-    catalog = next(iter(visit.lake.catalogs(page_size=1)), None)
-    if catalog is None:
+    catalog = first_catalog(visit)
+    if not catalog:
         return []
-    rows: list[dict[str, Any]] = visit.airport(catalog.name).scan(("skiway", table)).read_all().to_pylist()
+    rows: list[dict[str, Any]] = visit.airport(catalog).scan(("skiway", table)).read_all().to_pylist()
     return rows

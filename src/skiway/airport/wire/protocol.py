@@ -29,6 +29,7 @@ AUTHORIZATION: Final = "authorization"
 # calls that concern a catalog, scan, action or exchange
 CATALOG: Final = "airport-catalog"
 CORRELATION_ID: Final = "x-correlation-id"
+ENGINE_KIND: Final = "x-engine-kind"
 TRACE_ID: Final = "airport-trace-id"
 FLIGHT_PATH: Final = "airport-flight-path"
 ACTION_NAME: Final = "airport-action-name"

@@ -23,7 +23,7 @@ events_app = group("events", "Show the events of the account: every committed ch
 def _event(event: Event) -> dict[str, Any]:
     """An event in the output."""
     facts = picked(
-        event.message, "kind", "action", "object_id", "name", "previous_name", "detail", "caller", "change_id"
+        event.message, "kind", "action", "object_id", "name", "previous_name", "detail", "caller", "change_id", "door"
     )
     return {**picked(event, "sequence", "occurred_at"), **facts, "snapshot_id": event.snapshot_id}
 
@@ -34,7 +34,7 @@ def list_events(
     after: Annotated[int, typer.Option("--after", metavar="NUMBER", min=0, help="Events after this one.")] = 0,
 ) -> None:
     """List events, oldest first."""
-    columns = ["sequence", "occurred_at", "kind", "action", "name", "snapshot_id", "caller"]
+    columns = ["sequence", "occurred_at", "kind", "action", "name", "snapshot_id", "caller", "door"]
     call.print_rows(map(_event, call.lake.events(after=after)), columns, empty="there are no events")
 
 
@@ -173,3 +173,73 @@ def end_query(
     """End a query or a transaction, and release its snapshots."""
     call.lake.queries.get(query).end(commit=not abort)
     call.print_result(f"ended query {query}", _query(call.lake.queries.get(query), call.lake))
+
+
+@command(queries_app, "history")
+def query_history(
+    call: Call,
+    text: Annotated[
+        str, typer.Option("--text", metavar="WORDS", help="Only those with these words in SQL, tables or error.")
+    ] = "",
+    caller: Annotated[str, typer.Option("--caller", metavar="SUBJECT", help="Only those of this caller.")] = "",
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="DURATION", help="Only those of the last 2h or 7d.")
+    ] = None,
+    slower_than: Annotated[
+        str | None,
+        typer.Option("--slower-than", metavar="DURATION", help="Only those that took at least this long, such as 1s."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="NUMBER", min=1, help="At most this many.")] = 50,
+) -> None:
+    """List queries that have ended, the newest first: your own, or as an administrator those of the account."""
+    from datetime import UTC
+
+    from skiway.presentation.query_history import recent_queries
+
+    found: list[dict[str, Any]] = []
+    if (catalog := _a_catalog(call)) is not None:
+        with call.airport(catalog) as lake:
+            found = recent_queries(
+                lake,
+                text=text,
+                caller=caller,
+                since=None if since is None else datetime.now(UTC) - duration(since, "--since"),
+                slower_than_ms=0
+                if slower_than is None
+                else duration(slower_than, "--slower-than").total_seconds() * 1000,
+                limit=limit,
+            )
+    columns = [
+        "started_at",
+        "caller",
+        "door",
+        "duration_ms",
+        "rows",
+        "files_read",
+        "files_pruned",
+        "outcome",
+        "text",
+        "query_id",
+    ]
+    call.print_rows(found, columns, empty="no queries have ended")
+
+
+@command(queries_app, "why")
+def why_slow(call: Call, query: Id) -> None:
+    """Say why a query of the history took as long as it did."""
+    from skiway.errors import NotFound
+    from skiway.presentation.query_history import query_called, reasons
+
+    catalog, found = _a_catalog(call), None
+    if catalog is not None:
+        with call.airport(catalog) as lake:
+            found = query_called(lake, query)
+    if found is None:
+        raise NotFound(f"there is no query {query} in the history: `skiway queries history` lists them", key="query")
+    record = {**found, "reasons": reasons(found)}
+    call.print_result("\n".join(record["reasons"]), record)
+
+
+def _a_catalog(call: Call) -> str | None:
+    """A catalog: the history is the same in all of them."""
+    return next((str(each) for each in call.lake.catalogs(page_size=1)), None)

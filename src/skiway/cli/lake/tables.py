@@ -102,6 +102,19 @@ def create(
     call.print_result(f"created table {created.name}", created)
 
 
+@command(app, "comment")
+def comment_on_table(
+    call: Call,
+    name: TableName,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What others should know; empty removes it.")],
+    is_view: Annotated[bool, typer.Option("--view", help="The name is that of a view.")] = False,
+) -> None:
+    """Set the comment of a table or view, which everybody sees who sees it."""
+    objects: Any = call.lake.views if is_view else call.lake.tables
+    objects.update(name, description=text)
+    call.print_result(f"commented on {name}", {"name": name, "description": text})
+
+
 @command(app, "delete")
 def delete(call: Call, name: TableName, yes: Yes = False) -> None:
     """Delete a table with its snapshots and statistics.

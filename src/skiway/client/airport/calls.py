@@ -287,6 +287,8 @@ class Calls:
     token: Token
     token_on_scans: bool
     session_id: str
+    engine: str = ""
+    """What calls, for the audit log and the history of queries."""
 
     # -- about the catalog ----------------------------------------------------------------------------------------
 
@@ -427,6 +429,8 @@ class Calls:
             (protocol.LOCATION, self._location),
             (protocol.SESSION_ID, self.session_id),
         ]
+        if self.engine:
+            headers.append((protocol.ENGINE_KIND, self.engine))
         if self.token_on_scans or not scan:
             headers += self._authorized()
         if in_catalog and self.catalog and protocol.can_carry(self.catalog):

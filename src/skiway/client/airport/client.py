@@ -60,6 +60,7 @@ class AirportClient(Definitions):
         max_message_bytes: int = 512 * MIB,
         trusted: bool = True,
         brief: bool = False,
+        engine: str = "",
         ids: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         address, url_catalog, url_token = split_url(location)
@@ -75,6 +76,7 @@ class AirportClient(Definitions):
             token=url_token if token is None else token,
             token_on_scans=token_on_scans,
             session_id=_session_id(os.getpid()),
+            engine=engine,
         )
         self._session = Session(calls, ids, brief=brief)
 

@@ -13,10 +13,11 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
 
 from skiway.client.metastore.calls import Calls, Id, Ref, resource_id, segments, table_id
-from skiway.client.metastore.collection import Area, Listing, NamedCollection, listing_of
+from skiway.client.metastore.collection import Area, Listing, NamedCollection, build, listing_of
 from skiway.client.metastore.jobs import Job, watched
 from skiway.client.metastore.resources import FromMessages, NamedRecord, enum_name
 from skiway.errors import InvalidArgument, NotFound
@@ -193,6 +194,10 @@ class Policies(NamedCollection[Policy]):
     ) -> Policy:
         """Change the given fields of a policy; a `description` that is None is cleared."""
         return self._rename(name, new_name, fields, if_version)
+
+    def draft(self, name: str, **fields: Unpack[PolicyFields]) -> str:
+        """A policy as JSON, for `skiway.seen_by`, which shows what it would leave for a caller. Nothing is stored."""
+        return MessageToJson(build(v1.PolicySpec, **self._spec({"name": name, **fields})), indent=None)
 
     def _spec(self, given: Mapping[str, Any]) -> dict[str, Any]:
         values = super()._spec(given)

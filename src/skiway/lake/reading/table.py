@@ -30,6 +30,7 @@ from skiway.airport import (
     TimePoint,
     TimeTravel,
     current_request,
+    filters,
 )
 from skiway.airport.tables import ArrowData, CountedBatches, with_parsed_filter
 from skiway.errors import Unsupported
@@ -42,10 +43,12 @@ from skiway.lake.reading.columns import ROWID, Columns, in_type, with_nulls
 from skiway.lake.reading.scans import Part, Plan, RowIds
 from skiway.lake.reading.state import TableInCall, TableState
 from skiway.metastore import tables
+from skiway.metastore.queries.history import POLICIES, TableRead
 from skiway.metastore.resources.catalogs import SCAN_MODE, ScanMode
 from skiway.model import v1
 from skiway.sandbox.relations import FileGroup
 from skiway.sql import CountsRows, DirectFiles
+from skiway.sql.measures import current_measures
 
 _LOCAL: Final = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "ipv6:[::ffff:127.", "ipv6:%5B::ffff:127.")
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
@@ -318,6 +321,21 @@ def log_plan(
         columns=table.columns.stored.names if options.columns is None else options.columns,
         size_bytes=size,
     )
+    if context.callers.bound is None:  # the tables of a view with definer rights are none of the caller's business
+        current_measures().reads.append(
+            TableRead(
+                table_id=table.id,
+                name=_full_name(table),
+                filter=(filters.to_sql(options.filter) or "") if options.filter else "",
+                columns=options.columns,
+                snapshot_id=state.snapshot.id,
+                files_considered=totals.files,
+                files_read=0 if files is None else files.num_rows,
+                bytes_considered=totals.size_bytes,
+                bytes_read=size,
+                reader=reader,
+            )
+        )
     context.plans.add(
         Plan(
             account_id=table.realm.account_id,
@@ -339,12 +357,18 @@ def log_plan(
     )
 
 
+def _full_name(table: TableInCall) -> str:
+    return f"{table.catalog}.{table.schema_name}.{table.name}"
+
+
 # -- policies -------------------------------------------------------------------------------------------------------------
 
 
 def restricted_rows(table: TableInCall, options: ScanOptions) -> Iterator[pa.RecordBatch]:
     """The rows that policies leave. Files are pruned by row filters and, without any, by harmless conditions."""
     assert table.restriction is not None
+    if table.context.callers.bound is None:
+        current_measures().reads.append(TableRead(table.id, _full_name(table), reader=POLICIES))
     part = None if options.part is None else Part.unpacked(options.part)
     pruning = pruning_filter(options, table.restriction, table.masked)
 

@@ -98,7 +98,7 @@ def _audit_row(category: str, record: dict[str, Any]) -> Row:
     "all changes of the account, in order",
     "sequence bigint, occurred_at timestamp, kind text, action text, object_id text, name text, "
     "previous_name text, snapshot_id bigint, detail text, caller text, change_id text, table_id text, "
-    "job_id text",
+    "job_id text, door text",
 )
 def events(scan: SystemScan) -> Iterator[Row]:
     """One row per event, oldest first."""
@@ -125,6 +125,7 @@ def _event_row(event: v1.Event) -> Row:
         event.change_id,
         event.table_id or None,
         event.job_id or None,
+        event.door or None,
     )
 
 

@@ -25,6 +25,7 @@ from skiway.lake.system.tables import schema_of
 from skiway.metastore.pipelines.spark_sql import parse_query
 from skiway.spark_queries.engine import SparkQuery
 from skiway.sql import Find, Query, unknown_column
+from skiway.sql.measures import current_measures
 
 
 def spark_columns(context: Context, query: Query) -> pa.Schema:
@@ -121,7 +122,8 @@ class QueryFunction(TableFunction):
         """Run the query."""
         query, for_spark = self.query_in(arguments), _is_for_spark(arguments)
         key = self._key(query, for_spark=for_spark)
-        rows = spark_rows(self._context, query) if for_spark else self._context.queries.rows(query)
+        measures = current_measures()
+        rows = measures.timed(spark_rows(self._context, query)) if for_spark else self._context.queries.rows(query)
         schema = self._columns(query, key, for_spark=for_spark)
         wanted = schema.names if options.columns is None else options.columns
         for batch in rows:
@@ -135,6 +137,7 @@ class QueryFunction(TableFunction):
         sql, schema = arguments["sql"].as_py(), arguments["schema"].as_py()
         if not sql or not sql.strip():
             raise InvalidArgument("query needs SQL: write query('SELECT …')", key="sql.invalid")
+        current_measures().text = sql
         account = self._context.callers.principal.account_id
         return Query(sql, self._find, catalog=self._catalog, schema=schema or "", owner=account)
 
@@ -178,7 +181,8 @@ class ExplainFunction(TableFunction):
 
     def execute(self, arguments: Mapping[str, pa.Scalar], options: ScanOptions) -> pa.Table:  # noqa: ARG002
         """Plan the query, with the rights of the caller."""
-        return pa.table({"plan": [self._context.queries.explain(self._of_query.query_in(arguments))]})
+        query, current_measures().text = self._of_query.query_in(arguments), ""  # which does not run
+        return pa.table({"plan": [self._context.queries.explain(query)]})
 
 
 class QueryTable(Table):

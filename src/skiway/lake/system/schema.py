@@ -15,10 +15,11 @@ import pyarrow as pa
 from skiway.airport import ScanOptions, Schema, Table, TableFunction, filters
 from skiway.foundation.resources import schema_name
 from skiway.lake.context import Context
-from skiway.lake.system import administration, branches
+from skiway.lake.system import administration, branches, history
 from skiway.lake.system import tables as contents
 from skiway.lake.system.effects import EffectFunction, create_view, drop_view
 from skiway.lake.system.functions import ExplainFunction, HistogramFunction, QueryFunction
+from skiway.lake.system.preview import SeenByFunction
 from skiway.lake.system.table_functions import EFFECTS
 from skiway.lake.system.tables import (
     Definition,
@@ -69,6 +70,7 @@ class SystemSchema(Schema):
             ExplainFunction(self._context, query),
             HistogramFunction(self._context, self._catalog.display_name, self._find),
             administration.EndQueryFunction(self._context),
+            SeenByFunction(self._context, self._catalog.display_name, self._find),
             *(function(self._context, self._catalog) for function in branches.FUNCTIONS),
             *(
                 EffectFunction(declared, self._context, self._catalog, self._find)
@@ -98,7 +100,7 @@ class SystemTable(Table, CountsRows):
         realm = self._context.callers.realm()
         visible = list(self._visible(options))
         name = self._catalog.display_name
-        return self._definition(SystemScan(realm, self._context, name, visible, options.columns))
+        return self._definition(SystemScan(realm, self._context, name, visible, options.columns, options.filter))
 
     def counted_rows(self) -> int | None:
         """How many tables there are, of the table that has one row for each; None if they have to be read."""
@@ -244,6 +246,7 @@ _ALL: Final = (
     contents.quality,
     jobs,
     administration.queries,
+    history.query_history,
     administration.settings,
     administration.tokens,
     administration.audit,

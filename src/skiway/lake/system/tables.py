@@ -18,7 +18,8 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway import metastore
-from skiway.errors import Internal, NotFound, PermissionDenied, PreconditionFailed
+from skiway.airport.filters import ColumnRef, Compare, Comparison, Conjunction, Constant, Filter
+from skiway.errors import Internal, NotFound, PermissionDenied, PreconditionFailed, SkiwayError
 from skiway.formats.extension_types import coordinate_system, geometry_type_name
 from skiway.formats.schemas import field_id
 from skiway.foundation.resources import schema_name
@@ -74,10 +75,27 @@ class SystemScan:
     catalog: str
     visible: Sequence[VisibleTable]
     columns: Container[str] | None = None
+    filter: Filter | None = None
 
     def reads(self, *columns: str) -> bool:
         """Whether one of the columns is read. The rows of a scan may have NULL in others."""
         return self.columns is None or any(column in self.columns for column in columns)
+
+    def wanted(self, column: str) -> object:
+        """The only value of a column that the filter leaves; None if it may leave several."""
+        conditions = [] if self.filter is None else list(self.filter.predicates)
+        for each in conditions:
+            if isinstance(each, Conjunction) and each.op == "AND":
+                conditions += each.children
+            elif (
+                isinstance(each, Comparison)
+                and each.op is Compare.EQ
+                and isinstance(each.left, ColumnRef)
+                and isinstance(each.right, Constant)
+                and each.left.name == column
+            ):
+                return each.right.value
+        return None
 
     def current_id(self, table: v1.Table) -> int | None:
         """The id of the table's current snapshot."""
@@ -256,18 +274,32 @@ def _type(field: pa.Field) -> str:
     "their snapshots",
     "schema_name text, table_name text, snapshot_id bigint, parent_id bigint, is_current boolean, "
     "created_at timestamp, ingested_at timestamp, sequence_number bigint, schema_id integer, operation text, "
-    "summary text->text, damage text",
+    "summary text->text, names text[], damage text",
 )
 def snapshots(scan: SystemScan) -> Iterator[Row]:
-    """One row per snapshot, by id."""
+    """One row per snapshot, by id. Names are branches and tags; tables are opened only for these."""
     realm = scan.realm
     for shown in scan.visible:
         now = scan.current_id(shown.table)
+        names = _names_of_snapshots(scan, shown.table) if scan.reads("names") else {}
         for snapshot in metastore.snapshots.entries(realm, shown.table.resource_id.id):
-            yield _snapshot_row(shown, snapshot, now)
+            yield _snapshot_row(shown, snapshot, now, names.get(snapshot.snapshot_id))
 
 
-def _snapshot_row(shown: VisibleTable, snapshot: v1.Snapshot, now: int | None) -> Row:
+def _names_of_snapshots(scan: SystemScan, table: v1.Table) -> dict[int, list[str]]:
+    """The names of snapshots by their ids; none if the table cannot be opened, or only under policies."""
+    found: dict[int, list[str]] = {}
+    try:
+        refs = scan.context.handles.open(scan.realm, table).handle.refs
+    except SkiwayError:
+        return found
+    for name, snapshot_id in sorted(refs.items()):
+        if not name.isdecimal():
+            found.setdefault(snapshot_id, []).append(name)
+    return found
+
+
+def _snapshot_row(shown: VisibleTable, snapshot: v1.Snapshot, now: int | None, names: list[str] | None) -> Row:
     if snapshot.damage:
         place = (*shown.names, snapshot.snapshot_id, None, snapshot.snapshot_id == now)
         return (*place, *unknown(snapshots.schema, 6), snapshot.damage)
@@ -282,6 +314,7 @@ def _snapshot_row(shown: VisibleTable, snapshot: v1.Snapshot, now: int | None) -
         snapshot.schema_id,
         snapshot.summary.get("operation"),
         sorted(snapshot.summary.items()),
+        names,
         None,
     )
 

@@ -28,6 +28,7 @@ from skiway.foundation.resources import RESOURCES
 from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.storage import ABSENT, Check, Clock, Delete, Operation, Pointer, PointerStore, Put, Stores, utc_now
+from skiway.telemetry.context import current_call
 
 HISTORY_S: Final = 2 * 3600.0
 """How long replaced snapshots are recorded: longer than a transaction can be open."""
@@ -69,6 +70,17 @@ def added_event(stores: Stores, account_id: str, event: v1.Event) -> Put:
     """The operation that stores an event which does not follow from keys, for the batch that makes the change."""
     journal = stores.pointers._journal if isinstance(stores.pointers, JournaledPointers) else Journal(utc_now)
     return journal.added(account_id, event)
+
+
+_DOORS: Final = {"Airport": "airport", "FlightSql": "flight sql", "IcebergRest": "rest"}
+
+
+def _door() -> str:
+    """What made the current call, if it says so, or else the protocol; empty outside of calls."""
+    call = current_call()
+    if call is None:
+        return ""
+    return call.engine_kind.removesuffix("-pages") or _DOORS.get(call.operation.partition("/")[0], "grpc")
 
 
 def packed(event: v1.PendingEvent | v1.Event) -> str:
@@ -275,7 +287,7 @@ class Journal:
         now = self.clock()
         change_id = self._change_id(now)
         event.occurred_at.FromDatetime(now)
-        event.caller, event.change_id = self.caller, change_id
+        event.caller, event.change_id, event.door = self.caller, change_id, _door()
         return self._put(account_id, f"{change_id}-0000", v1.PendingEvent(event=event), now)
 
     def replaced(self, batch: Sequence[Operation], get: Callable[[str], Pointer | None]) -> list[Put]:
@@ -303,6 +315,7 @@ class Journal:
             object_id=change.object_id.partition("/")[0] if change.kind == "grant" else change.object_id,
             caller=self.caller,
             change_id=entry.rpartition("-")[0],
+            door=_door(),
         )
         described = change.removed if action == "deleted" and change.kind != "grant" else change.added
         for name, value in described.items():
@@ -361,9 +374,8 @@ class JournaledPointers(PointerStore):
         # The time is read last, right before the change takes effect.
         added = [*self._journal.entries(batch), *self._journal.replaced(batch, self.inner._get)]
         if added:
-            is_large = len(batch) > self.max_batch
             batch = (*batch, *added)
-            self._check_batch(batch, large=is_large)
+            self._check_batch(batch, large=True)
         self.inner._apply(batch)
 
     def _get(self, key: str) -> Pointer | None:

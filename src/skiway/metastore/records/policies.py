@@ -127,10 +127,15 @@ class Restriction:
 
 
 class CallerPolicies:
-    """The policies of an account that restrict one caller. They are read when a table is first asked about."""
+    """The policies of an account that restrict one caller. They are read when a table is first asked about.
 
-    def __init__(self, stores: Callable[[], Stores], account_id: str, subject: Subject) -> None:
-        self._open, self._account_id, self.subject = stores, account_id, subject
+    `drafts` are more policies, which are not stored.
+    """
+
+    def __init__(
+        self, stores: Callable[[], Stores], account_id: str, subject: Subject, *, drafts: Sequence[v1.Policy] = ()
+    ) -> None:
+        self._open, self._account_id, self.subject, self._drafts = stores, account_id, subject, drafts
         self._known: dict[tuple[str, str, str], Restriction | None] = {}
         self._places: dict[str, tuple[str, ...] | None] = {}
         self._branch: Stores | None = None
@@ -241,7 +246,8 @@ class CallerPolicies:
 
     @cached_property
     def _own(self) -> Sequence[v1.Policy]:
-        return [each.value for each in self._stored]
+        drafts = [each for each in self._drafts if _restricts(each, self.subject.names)]
+        return [*(each.value for each in self._stored), *drafts]
 
     @property
     def _damaged(self) -> str:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15skiway/v1/event.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc9\x02\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12/\n\x0boccurred_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12\x11\n\tobject_id\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x15\n\rprevious_name\x18\x07 \x01(\t\x12\x12\n\ncatalog_id\x18\x08 \x01(\t\x12\x14\n\x0cnamespace_id\x18\t \x01(\t\x12\x18\n\x0bsnapshot_id\x18\n \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65tail\x18\x0b \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x0c \x01(\t\x12\x11\n\tchange_id\x18\r \x01(\t\x12\x10\n\x08table_id\x18\x0e \x01(\t\x12\x0e\n\x06job_id\x18\x0f \x01(\tB\x0e\n\x0c_snapshot_id\"]\n\x0cPendingEvent\x12\x1f\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Event\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\r\n\x05phase\x18\x03 \x01(\x03\x12\x0c\n\x04step\x18\x04 \x01(\x03\"A\n\x11ListEventsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x03\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x0e\n\x06newest\x18\x03 \x01(\x08\"F\n\x12ListEventsResponse\x12 \n\x06\x65vents\x18\x01 \x03(\x0b\x32\x10.skiway.v1.Event\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\"9\n\x12WatchEventsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x03\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x05\"G\n\x13WatchEventsResponse\x12 \n\x06\x65vents\x18\x01 \x03(\x0b\x32\x10.skiway.v1.Event\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x32\xa9\x01\n\x0c\x45ventService\x12I\n\nListEvents\x12\x1c.skiway.v1.ListEventsRequest\x1a\x1d.skiway.v1.ListEventsResponse\x12N\n\x0bWatchEvents\x12\x1d.skiway.v1.WatchEventsRequest\x1a\x1e.skiway.v1.WatchEventsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15skiway/v1/event.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x02\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12/\n\x0boccurred_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12\x11\n\tobject_id\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x15\n\rprevious_name\x18\x07 \x01(\t\x12\x12\n\ncatalog_id\x18\x08 \x01(\t\x12\x14\n\x0cnamespace_id\x18\t \x01(\t\x12\x18\n\x0bsnapshot_id\x18\n \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65tail\x18\x0b \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x0c \x01(\t\x12\x11\n\tchange_id\x18\r \x01(\t\x12\x10\n\x08table_id\x18\x0e \x01(\t\x12\x0e\n\x06job_id\x18\x0f \x01(\t\x12\x0c\n\x04\x64oor\x18\x10 \x01(\tB\x0e\n\x0c_snapshot_id\"]\n\x0cPendingEvent\x12\x1f\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x10.skiway.v1.Event\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\r\n\x05phase\x18\x03 \x01(\x03\x12\x0c\n\x04step\x18\x04 \x01(\x03\"A\n\x11ListEventsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x03\x12\r\n\x05limit\x18\x02 \x01(\x05\x12\x0e\n\x06newest\x18\x03 \x01(\x08\"F\n\x12ListEventsResponse\x12 \n\x06\x65vents\x18\x01 \x03(\x0b\x32\x10.skiway.v1.Event\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\"9\n\x12WatchEventsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x03\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x05\"G\n\x13WatchEventsResponse\x12 \n\x06\x65vents\x18\x01 \x03(\x0b\x32\x10.skiway.v1.Event\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x32\xa9\x01\n\x0c\x45ventService\x12I\n\nListEvents\x12\x1c.skiway.v1.ListEventsRequest\x1a\x1d.skiway.v1.ListEventsResponse\x12N\n\x0bWatchEvents\x12\x1d.skiway.v1.WatchEventsRequest\x1a\x1e.skiway.v1.WatchEventsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,17 +33,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'skiway.v1.event_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EVENT']._serialized_start=70
-  _globals['_EVENT']._serialized_end=399
-  _globals['_PENDINGEVENT']._serialized_start=401
-  _globals['_PENDINGEVENT']._serialized_end=494
-  _globals['_LISTEVENTSREQUEST']._serialized_start=496
-  _globals['_LISTEVENTSREQUEST']._serialized_end=561
-  _globals['_LISTEVENTSRESPONSE']._serialized_start=563
-  _globals['_LISTEVENTSRESPONSE']._serialized_end=633
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=635
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=692
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=694
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=765
-  _globals['_EVENTSERVICE']._serialized_start=768
-  _globals['_EVENTSERVICE']._serialized_end=937
+  _globals['_EVENT']._serialized_end=413
+  _globals['_PENDINGEVENT']._serialized_start=415
+  _globals['_PENDINGEVENT']._serialized_end=508
+  _globals['_LISTEVENTSREQUEST']._serialized_start=510
+  _globals['_LISTEVENTSREQUEST']._serialized_end=575
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=577
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=647
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=649
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=706
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=708
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=779
+  _globals['_EVENTSERVICE']._serialized_start=782
+  _globals['_EVENTSERVICE']._serialized_end=951
 # @@protoc_insertion_point(module_scope)

@@ -40,6 +40,7 @@ class Event(_message.Message):
     CHANGE_ID_FIELD_NUMBER: _builtins.int
     TABLE_ID_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
+    DOOR_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """the position in the feed, from 1 on, without gaps"""
     kind: _builtins.str
@@ -66,6 +67,8 @@ class Event(_message.Message):
     """of a rule"""
     job_id: _builtins.str
     """of a sync or maintenance"""
+    door: _builtins.str
+    """through which the caller came, such as airport, rest or explorer; empty for the server itself"""
     @_builtins.property
     def occurred_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -86,10 +89,11 @@ class Event(_message.Message):
         change_id: _builtins.str = ...,
         table_id: _builtins.str = ...,
         job_id: _builtins.str = ...,
+        door: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_snapshot_id", b"_snapshot_id", "occurred_at", b"occurred_at", "snapshot_id", b"snapshot_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_snapshot_id", b"_snapshot_id", "action", b"action", "caller", b"caller", "catalog_id", b"catalog_id", "change_id", b"change_id", "detail", b"detail", "job_id", b"job_id", "kind", b"kind", "name", b"name", "namespace_id", b"namespace_id", "object_id", b"object_id", "occurred_at", b"occurred_at", "previous_name", b"previous_name", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_snapshot_id", b"_snapshot_id", "action", b"action", "caller", b"caller", "catalog_id", b"catalog_id", "change_id", b"change_id", "detail", b"detail", "door", b"door", "job_id", b"job_id", "kind", b"kind", "name", b"name", "namespace_id", b"namespace_id", "object_id", b"object_id", "occurred_at", b"occurred_at", "previous_name", b"previous_name", "sequence", b"sequence", "snapshot_id", b"snapshot_id", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__snapshot_id: _TypeAlias = _typing.Literal["snapshot_id"]  # noqa: Y015
     _WhichOneofArgType__snapshot_id: _TypeAlias = _typing.Literal["_snapshot_id", b"_snapshot_id"]  # noqa: Y015

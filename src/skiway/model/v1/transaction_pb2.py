@@ -4,15 +4,18 @@
 # source: skiway/v1/transaction.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "skiway/v1/transaction.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'skiway/v1/transaction.proto'
 )
 # @@protoc_insertion_point(imports)
 
@@ -23,53 +26,51 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1bskiway/v1/transaction.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto"\xb2\x01\n\x0cStagedDelete\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tdata_file\x18\x02 \x01(\t\x12\x11\n\trow_count\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x1a\n\rvector_offset\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rvector_length\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x10\n\x0e_vector_offsetB\x10\n\x0e_vector_length"\x8d\x01\n\x0cStagedChange\x12\x18\n\x10\x62\x61se_snapshot_id\x18\x01 \x01(\x03\x12\x15\n\rremoved_files\x18\x02 \x03(\t\x12(\n\x07\x64\x65letes\x18\x03 \x03(\x0b\x32\x17.skiway.v1.StagedDelete\x12\x10\n\x08manifest\x18\x04 \x01(\t\x12\x10\n\x08policies\x18\x05 \x01(\t"\xab\x02\n\x0bStagedWrite\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x11\n\trow_count\x18\x02 \x01(\x03\x12\x12\n\ndata_files\x18\x03 \x03(\t\x12\x10\n\x08manifest\x18\x04 \x01(\t\x12\x17\n\x0fmanifest_length\x18\x05 \x01(\x03\x12\x19\n\x11partition_spec_id\x18\x06 \x01(\x05\x12!\n\x14\x65xpected_snapshot_id\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08write_id\x18\x08 \x01(\t\x12\x0f\n\x07\x64ropped\x18\t \x01(\x08\x12\'\n\x06\x63hange\x18\n \x01(\x0b\x32\x17.skiway.v1.StagedChangeB\x17\n\x15_expected_snapshot_id"a\n\x0e\x43ommittedTable\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12\x11\n\trow_count\x18\x03 \x01(\x03"\xed\x02\n\x0bTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12\x12\n\naccount_id\x18\x02 \x01(\t\x12\r\n\x05owner\x18\x03 \x01(\t\x12*\n\x05state\x18\x04 \x01(\x0e\x32\x1b.skiway.v1.TransactionState\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x06writes\x18\x08 \x03(\x0b\x32\x16.skiway.v1.StagedWrite\x12,\n\tcommitted\x18\t \x03(\x0b\x32\x19.skiway.v1.CommittedTable\x12\x11\n\tbranch_id\x18\n \x01(\t".\n\x17\x42\x65ginTransactionRequest\x12\x13\n\x0bttl_seconds\x18\x01 \x01(\x05"G\n\x18\x42\x65ginTransactionResponse\x12+\n\x0btransaction\x18\x01 \x01(\x0b\x32\x16.skiway.v1.Transaction"\x9e\x01\n\x11\x41ppendRowsRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12\'\n\x08table_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12!\n\x14\x65xpected_snapshot_id\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04rows\x18\x04 \x01(\x0c\x42\x17\n\x15_expected_snapshot_id"9\n\x12\x41ppendRowsResponse\x12\x11\n\trow_count\x18\x01 \x01(\x03\x12\x10\n\x08write_id\x18\x02 \x01(\t"#\n\x0eWriteSelection\x12\x11\n\twrite_ids\x18\x01 \x03(\t"\x9c\x01\n\x18\x43ommitTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12,\n\x04only\x18\x02 \x01(\x0b\x32\x19.skiway.v1.WriteSelectionH\x00\x88\x01\x01\x12\x31\n\x12replaced_table_ids\x18\x03 \x03(\x0b\x32\x15.skiway.v1.ResourceIdB\x07\n\x05_only"H\n\x19\x43ommitTransactionResponse\x12+\n\x0btransaction\x18\x01 \x01(\x0b\x32\x16.skiway.v1.Transaction"1\n\x17\x41\x62ortTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t"G\n\x18\x41\x62ortTransactionResponse\x12+\n\x0btransaction\x18\x01 \x01(\x0b\x32\x16.skiway.v1.Transaction"/\n\x15GetTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t"E\n\x16GetTransactionResponse\x12+\n\x0btransaction\x18\x01 \x01(\x0b\x32\x16.skiway.v1.Transaction"?\n\x17ListTransactionsRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest"o\n\x18ListTransactionsResponse\x12,\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x16.skiway.v1.Transaction\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse*e\n\x10TransactionState\x12\x12\n\x0eTX_UNSPECIFIED\x10\x00\x12\x0b\n\x07TX_OPEN\x10\x01\x12\x10\n\x0cTX_COMMITTED\x10\x02\x12\x0e\n\nTX_ABORTED\x10\x03\x12\x0e\n\nTX_EXPIRED\x10\x04\x32\xaf\x04\n\x12TransactionService\x12[\n\x10\x42\x65ginTransaction\x12".skiway.v1.BeginTransactionRequest\x1a#.skiway.v1.BeginTransactionResponse\x12K\n\nAppendRows\x12\x1c.skiway.v1.AppendRowsRequest\x1a\x1d.skiway.v1.AppendRowsResponse(\x01\x12^\n\x11\x43ommitTransaction\x12#.skiway.v1.CommitTransactionRequest\x1a$.skiway.v1.CommitTransactionResponse\x12[\n\x10\x41\x62ortTransaction\x12".skiway.v1.AbortTransactionRequest\x1a#.skiway.v1.AbortTransactionResponse\x12U\n\x0eGetTransaction\x12 .skiway.v1.GetTransactionRequest\x1a!.skiway.v1.GetTransactionResponse\x12[\n\x10ListTransactions\x12".skiway.v1.ListTransactionsRequest\x1a#.skiway.v1.ListTransactionsResponseb\x06proto3'
-)
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bskiway/v1/transaction.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\xb2\x01\n\x0cStagedDelete\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tdata_file\x18\x02 \x01(\t\x12\x11\n\trow_count\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x1a\n\rvector_offset\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rvector_length\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x10\n\x0e_vector_offsetB\x10\n\x0e_vector_length\"\x8d\x01\n\x0cStagedChange\x12\x18\n\x10\x62\x61se_snapshot_id\x18\x01 \x01(\x03\x12\x15\n\rremoved_files\x18\x02 \x03(\t\x12(\n\x07\x64\x65letes\x18\x03 \x03(\x0b\x32\x17.skiway.v1.StagedDelete\x12\x10\n\x08manifest\x18\x04 \x01(\t\x12\x10\n\x08policies\x18\x05 \x01(\t\"\xab\x02\n\x0bStagedWrite\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x11\n\trow_count\x18\x02 \x01(\x03\x12\x12\n\ndata_files\x18\x03 \x03(\t\x12\x10\n\x08manifest\x18\x04 \x01(\t\x12\x17\n\x0fmanifest_length\x18\x05 \x01(\x03\x12\x19\n\x11partition_spec_id\x18\x06 \x01(\x05\x12!\n\x14\x65xpected_snapshot_id\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08write_id\x18\x08 \x01(\t\x12\x0f\n\x07\x64ropped\x18\t \x01(\x08\x12\'\n\x06\x63hange\x18\n \x01(\x0b\x32\x17.skiway.v1.StagedChangeB\x17\n\x15_expected_snapshot_id\"a\n\x0e\x43ommittedTable\x12\'\n\x08table_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0bsnapshot_id\x18\x02 \x01(\x03\x12\x11\n\trow_count\x18\x03 \x01(\x03\"\xed\x02\n\x0bTransaction\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12\x12\n\naccount_id\x18\x02 \x01(\t\x12\r\n\x05owner\x18\x03 \x01(\t\x12*\n\x05state\x18\x04 \x01(\x0e\x32\x1b.skiway.v1.TransactionState\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x06writes\x18\x08 \x03(\x0b\x32\x16.skiway.v1.StagedWrite\x12,\n\tcommitted\x18\t \x03(\x0b\x32\x19.skiway.v1.CommittedTable\x12\x11\n\tbranch_id\x18\n \x01(\t\".\n\x17\x42\x65ginTransactionRequest\x12\x13\n\x0bttl_seconds\x18\x01 \x01(\x05\"G\n\x18\x42\x65ginTransactionResponse\x12+\n\x0btransaction\x18\x01 \x01(\x0b\x32\x16.skiway.v1.Transaction\"\x9e\x01\n\x11\x41ppendRowsRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12\'\n\x08table_id\x18\x02 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12!\n\x14\x65xpected_snapshot_id\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04rows\x18\x04 \x01(\x0c\x42\x17\n\x15_expected_snapshot_id\"9\n\x12\x41ppendRowsResponse\x12\x11\n\trow_count\x18\x01 \x01(\x03\x12\x10\n\x08write_id\x18\x02 \x01(\t\"#\n\x0eWriteSelection\x12\x11\n\twrite_ids\x18\x01 \x03(\t\"\x9c\x01\n\x18\x43ommitTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\x12,\n\x04only\x18\x02 \x01(\x0b\x32\x19.skiway.v1.WriteSelectionH\x00\x88\x01\x01\x12\x31\n\x12replaced_table_ids\x18\x03 \x03(\x0b\x32\x15.skiway.v1.ResourceIdB\x07\n\x05_only\"H\n\x19\x43ommitTransactionResponse\x12+\n\x0btransaction\x18\x01 \x01(\x0b\x32\x16.skiway.v1.Transaction\"1\n\x17\x41\x62ortTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\"G\n\x18\x41\x62ortTransactionResponse\x12+\n\x0btransaction\x18\x01 \x01(\x0b\x32\x16.skiway.v1.Transaction\"/\n\x15GetTransactionRequest\x12\x16\n\x0etransaction_id\x18\x01 \x01(\t\"E\n\x16GetTransactionResponse\x12+\n\x0btransaction\x18\x01 \x01(\x0b\x32\x16.skiway.v1.Transaction\"?\n\x17ListTransactionsRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"o\n\x18ListTransactionsResponse\x12,\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x16.skiway.v1.Transaction\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse*e\n\x10TransactionState\x12\x12\n\x0eTX_UNSPECIFIED\x10\x00\x12\x0b\n\x07TX_OPEN\x10\x01\x12\x10\n\x0cTX_COMMITTED\x10\x02\x12\x0e\n\nTX_ABORTED\x10\x03\x12\x0e\n\nTX_EXPIRED\x10\x04\x32\xaf\x04\n\x12TransactionService\x12[\n\x10\x42\x65ginTransaction\x12\".skiway.v1.BeginTransactionRequest\x1a#.skiway.v1.BeginTransactionResponse\x12K\n\nAppendRows\x12\x1c.skiway.v1.AppendRowsRequest\x1a\x1d.skiway.v1.AppendRowsResponse(\x01\x12^\n\x11\x43ommitTransaction\x12#.skiway.v1.CommitTransactionRequest\x1a$.skiway.v1.CommitTransactionResponse\x12[\n\x10\x41\x62ortTransaction\x12\".skiway.v1.AbortTransactionRequest\x1a#.skiway.v1.AbortTransactionResponse\x12U\n\x0eGetTransaction\x12 .skiway.v1.GetTransactionRequest\x1a!.skiway.v1.GetTransactionResponse\x12[\n\x10ListTransactions\x12\".skiway.v1.ListTransactionsRequest\x1a#.skiway.v1.ListTransactionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "skiway.v1.transaction_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'skiway.v1.transaction_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_TRANSACTIONSTATE"]._serialized_start = 2226
-    _globals["_TRANSACTIONSTATE"]._serialized_end = 2327
-    _globals["_STAGEDDELETE"]._serialized_start = 100
-    _globals["_STAGEDDELETE"]._serialized_end = 278
-    _globals["_STAGEDCHANGE"]._serialized_start = 281
-    _globals["_STAGEDCHANGE"]._serialized_end = 422
-    _globals["_STAGEDWRITE"]._serialized_start = 425
-    _globals["_STAGEDWRITE"]._serialized_end = 724
-    _globals["_COMMITTEDTABLE"]._serialized_start = 726
-    _globals["_COMMITTEDTABLE"]._serialized_end = 823
-    _globals["_TRANSACTION"]._serialized_start = 826
-    _globals["_TRANSACTION"]._serialized_end = 1191
-    _globals["_BEGINTRANSACTIONREQUEST"]._serialized_start = 1193
-    _globals["_BEGINTRANSACTIONREQUEST"]._serialized_end = 1239
-    _globals["_BEGINTRANSACTIONRESPONSE"]._serialized_start = 1241
-    _globals["_BEGINTRANSACTIONRESPONSE"]._serialized_end = 1312
-    _globals["_APPENDROWSREQUEST"]._serialized_start = 1315
-    _globals["_APPENDROWSREQUEST"]._serialized_end = 1473
-    _globals["_APPENDROWSRESPONSE"]._serialized_start = 1475
-    _globals["_APPENDROWSRESPONSE"]._serialized_end = 1532
-    _globals["_WRITESELECTION"]._serialized_start = 1534
-    _globals["_WRITESELECTION"]._serialized_end = 1569
-    _globals["_COMMITTRANSACTIONREQUEST"]._serialized_start = 1572
-    _globals["_COMMITTRANSACTIONREQUEST"]._serialized_end = 1728
-    _globals["_COMMITTRANSACTIONRESPONSE"]._serialized_start = 1730
-    _globals["_COMMITTRANSACTIONRESPONSE"]._serialized_end = 1802
-    _globals["_ABORTTRANSACTIONREQUEST"]._serialized_start = 1804
-    _globals["_ABORTTRANSACTIONREQUEST"]._serialized_end = 1853
-    _globals["_ABORTTRANSACTIONRESPONSE"]._serialized_start = 1855
-    _globals["_ABORTTRANSACTIONRESPONSE"]._serialized_end = 1926
-    _globals["_GETTRANSACTIONREQUEST"]._serialized_start = 1928
-    _globals["_GETTRANSACTIONREQUEST"]._serialized_end = 1975
-    _globals["_GETTRANSACTIONRESPONSE"]._serialized_start = 1977
-    _globals["_GETTRANSACTIONRESPONSE"]._serialized_end = 2046
-    _globals["_LISTTRANSACTIONSREQUEST"]._serialized_start = 2048
-    _globals["_LISTTRANSACTIONSREQUEST"]._serialized_end = 2111
-    _globals["_LISTTRANSACTIONSRESPONSE"]._serialized_start = 2113
-    _globals["_LISTTRANSACTIONSRESPONSE"]._serialized_end = 2224
-    _globals["_TRANSACTIONSERVICE"]._serialized_start = 2330
-    _globals["_TRANSACTIONSERVICE"]._serialized_end = 2889
+  DESCRIPTOR._loaded_options = None
+  _globals['_TRANSACTIONSTATE']._serialized_start=2226
+  _globals['_TRANSACTIONSTATE']._serialized_end=2327
+  _globals['_STAGEDDELETE']._serialized_start=100
+  _globals['_STAGEDDELETE']._serialized_end=278
+  _globals['_STAGEDCHANGE']._serialized_start=281
+  _globals['_STAGEDCHANGE']._serialized_end=422
+  _globals['_STAGEDWRITE']._serialized_start=425
+  _globals['_STAGEDWRITE']._serialized_end=724
+  _globals['_COMMITTEDTABLE']._serialized_start=726
+  _globals['_COMMITTEDTABLE']._serialized_end=823
+  _globals['_TRANSACTION']._serialized_start=826
+  _globals['_TRANSACTION']._serialized_end=1191
+  _globals['_BEGINTRANSACTIONREQUEST']._serialized_start=1193
+  _globals['_BEGINTRANSACTIONREQUEST']._serialized_end=1239
+  _globals['_BEGINTRANSACTIONRESPONSE']._serialized_start=1241
+  _globals['_BEGINTRANSACTIONRESPONSE']._serialized_end=1312
+  _globals['_APPENDROWSREQUEST']._serialized_start=1315
+  _globals['_APPENDROWSREQUEST']._serialized_end=1473
+  _globals['_APPENDROWSRESPONSE']._serialized_start=1475
+  _globals['_APPENDROWSRESPONSE']._serialized_end=1532
+  _globals['_WRITESELECTION']._serialized_start=1534
+  _globals['_WRITESELECTION']._serialized_end=1569
+  _globals['_COMMITTRANSACTIONREQUEST']._serialized_start=1572
+  _globals['_COMMITTRANSACTIONREQUEST']._serialized_end=1728
+  _globals['_COMMITTRANSACTIONRESPONSE']._serialized_start=1730
+  _globals['_COMMITTRANSACTIONRESPONSE']._serialized_end=1802
+  _globals['_ABORTTRANSACTIONREQUEST']._serialized_start=1804
+  _globals['_ABORTTRANSACTIONREQUEST']._serialized_end=1853
+  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_start=1855
+  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_end=1926
+  _globals['_GETTRANSACTIONREQUEST']._serialized_start=1928
+  _globals['_GETTRANSACTIONREQUEST']._serialized_end=1975
+  _globals['_GETTRANSACTIONRESPONSE']._serialized_start=1977
+  _globals['_GETTRANSACTIONRESPONSE']._serialized_end=2046
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=2048
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=2111
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=2113
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=2224
+  _globals['_TRANSACTIONSERVICE']._serialized_start=2330
+  _globals['_TRANSACTIONSERVICE']._serialized_end=2889
 # @@protoc_insertion_point(module_scope)

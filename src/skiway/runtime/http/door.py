@@ -160,13 +160,14 @@ def _made(
     ended: Ended,
 ) -> Explorer:
     from skiway.client import Metastore
+    from skiway.foundation.doors import PAGES
     from skiway.presentation.results import TIMEOUT_S, OpenClients
     from skiway.web import Explorer
     from skiway.web.logins import Login
     from skiway.web.visits import Clients
 
     target = f"grpc+unix://{socket}"
-    opened = OpenClients(target)
+    opened = OpenClients(target, PAGES)
 
     def check(token: str) -> None:
         """Accept the token if the server does, whatever its owner may see."""
@@ -177,6 +178,7 @@ def _made(
         metastore=lambda visitor: opened.metastore(visitor.token),
         airport=lambda visitor, catalog: opened.airport(visitor.token, catalog),
         location=location,
+        editor=lambda visitor, catalog, query_id: opened.for_query(visitor.token, catalog, query_id),
     )
     login = Login(settings.auth.mode != "dev", check, provider)
     return Explorer(clients, key=key, ended=ended, login=login, public_url=settings.server.http.public_url or "")
@@ -250,11 +252,18 @@ def web_app(
             return PlainTextResponse(f"{error.message}\n", 503)
         return Response(metrics(), media_type=PROMETHEUS)
 
+    def elsewhere(request: Request) -> Response:
+        message = (
+            f"the Iceberg REST catalog is below {ICEBERG}: set the uri of the client to {request.base_url}{ICEBERG[1:]}"
+        )
+        return JSONResponse({"error": {"message": message, "type": "NotFoundException", "code": 404}}, 404)
+
     return WebApp(
         iceberg,
         routes=[
             *probe_routes(not_ready),
             Route("/metrics", metrics_text),
+            Route("/v1/config", elsewhere),  # the first call of Iceberg clients
             Mount(ICEBERG, iceberg),
             Mount("/", explorer),
         ],

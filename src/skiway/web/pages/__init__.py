@@ -5,7 +5,8 @@ overview     catalogs, search, and the health of the lake
 tables       a table: columns, files, statistics, health and maintenance; other tabs are in the modules
              rows, snapshots, lineage, and sharing (who can see it, and how other tools open it)
 views        a view, with some of these tabs
-operations   connectors, pipelines, jobs, queries, events, webhooks; accounts, tokens, access, the audit log, settings
+activity     who changed what, and the history of queries
+operations   connectors, pipelines, jobs, queries, webhooks; accounts, tokens, access, the audit log, settings
 editor       SQL that runs on the server
 tree         what is in a catalog or namespace, for the tree on the left side
 """
@@ -17,7 +18,8 @@ from typing import Final, TypeAlias
 from starlette.responses import Response
 
 from skiway.foundation.resources import PLAIN
-from skiway.web.pages import editor, home, operations, overview, tables, tree, views
+from skiway.web.forms import showing
+from skiway.web.pages import activity, editor, home, operations, overview, tables, tree, views
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -38,9 +40,10 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("POST", "pipelines"): operations.run_pipeline,
     ("GET", "jobs"): operations.jobs,
     ("POST", "jobs"): operations.cancel_job,
+    ("GET", "progress"): operations.progress,
     ("GET", "queries"): operations.queries,
     ("POST", "queries"): operations.end_query,
-    ("GET", "events"): operations.events,
+    ("GET", "events"): activity.events,
     ("GET", "webhooks"): operations.webhooks,
     ("POST", "webhooks"): operations.change_webhook,
     ("GET", "settings"): operations.settings,
@@ -53,5 +56,12 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     **{("GET", resource.plural): partial(operations.plain, resource=resource) for resource in PLAIN},
     ("GET", "sql"): editor.editor,
     ("GET", "results"): editor.download,
+    ("GET", "new"): showing.form,
+    ("POST", "new"): showing.send_form,
+    ("GET", "delete"): showing.ask_to_delete,
+    ("POST", "delete"): showing.delete,
+    ("GET", "run"): editor.run,
+    ("GET", "history"): activity.history,
+    ("GET", "complete"): editor.complete,
 }
 """The page of each kind, which is the first part of the path. Pages with the method POST change something."""

@@ -4,18 +4,21 @@ and settings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
 import yaml
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
 
 from skiway.client.metastore import Connector, Job, Pipeline, PlannedTable, Query
 from skiway.errors import InvalidArgument, SkiwayError
 from skiway.foundation.resources import Resource
 from skiway.presentation.tables import picked
-from skiway.web.pages.overview import events_data
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, Visit, system_rows
 
@@ -57,6 +60,44 @@ def jobs(visit: Visit) -> Page:
     return Page("job.html", f"Job {job.id}", {"job": job_data(job, names), "log": visit.lake.jobs.log(job)})
 
 
+PROGRESS_EVERY_S: Final = 0.5
+MAX_PROGRESS_S: Final = 600.0
+MAX_FOLLOWED: Final = 50
+"""How many pages may follow jobs at a time. More of them show the progress when they are loaded again."""
+
+
+def progress(visit: Visit) -> Response:
+    """Server-sent events: one whenever the progress of a job has changed, until the job is over. Each is read with the visitor's rights."""
+    job_id = visit.name("job")
+    first = job_data(visit.lake.jobs.get(job_id))
+
+    async def events() -> AsyncIterator[str]:
+        global _followed
+        if _followed >= MAX_FOLLOWED:
+            yield "retry: 30000\n\n"
+            return
+        _followed += 1
+        try:
+            known, until = first, time.monotonic() + MAX_PROGRESS_S
+            while not known["is_over"] and time.monotonic() < until:
+                await asyncio.sleep(PROGRESS_EVERY_S)
+                now = await run_in_threadpool(lambda: job_data(visit.lake.jobs.get(job_id)))
+                if now != known:
+                    yield f"data: {now['state']}\n\n"
+                known = now
+            if known["is_over"]:
+                yield f"data: {known['state']}\n\nevent: end\ndata: \n\n"
+        except SkiwayError:  # the visitor may not see the job any more, or the server ends
+            yield "event: end\ndata: \n\n"
+        finally:
+            _followed -= 1
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+_followed = 0
+
+
 def cancel_job(visit: Visit) -> Redirect:
     """Cancel a job."""
     job = visit.lake.jobs.cancel(visit.name("job"))
@@ -73,12 +114,6 @@ def end_query(visit: Visit) -> Redirect:
     """End a query, which releases its leases."""
     visit.lake.queries.get(visit.name("query")).end(commit=False)
     return Redirect(path_to("queries"))
-
-
-def events(visit: Visit) -> Page:
-    """The newest events of the feed."""
-    newest, _ = visit.lake.events.newest(MAX_ROWS)
-    return Page("events.html", "Events", {"events": events_data(visit, reversed(newest))})
 
 
 def settings(visit: Visit) -> Page:

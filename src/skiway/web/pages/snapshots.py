@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from skiway.airport.wire.duckdb_sql import identifier
+from skiway.client import col
 from skiway.client.metastore import Snapshot, Table
 from skiway.errors import InvalidArgument
 from skiway.presentation.results import first_rows, shown_rows
@@ -32,6 +33,7 @@ def timeline(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     """The snapshots with who made them. If the query string has `from` and `to`, their comparison, too."""
     every = list(islice(visit.lake.snapshots(found), MAX_SNAPSHOTS))
     current, callers = record.snapshot_id, _callers(visit, found)
+    names, _ = optional(lambda: _names(visit))
     known = {str(each.id): each for each in every}
     chosen = [visit.query.get(name, "") for name in ("from", "to")]
     compared = None
@@ -41,11 +43,23 @@ def timeline(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
         first, last = sorted((known[each] for each in chosen), key=lambda each: -every.index(each))
         compared = _compared(visit, found, record, first, last)
     return {
-        "snapshots": [{**_snapshot(each, current), "caller": callers.get(each.id, "")} for each in every],
+        "snapshots": [
+            {**_snapshot(each, current), "caller": callers.get(each.id, ""), "names": (names or {}).get(each.id) or []}
+            for each in every
+        ],
         "sizes": [_figure(each, "total-files-size") for each in reversed(every)],
         "rows": _row_counts(visit, found, every),
         "compared": compared,
     }
+
+
+def _names(visit: Visit) -> dict[int, list[str]]:
+    """The branches and tags by the snapshots that they name."""
+    path = visit.table_path()
+    where = (col("schema_name") == path.schema) & (col("table_name") == path.name)
+    columns = ["schema_name", "table_name", "snapshot_id", "names"]
+    rows = visit.airport(path.catalog).scan(("skiway", "snapshots"), where=where, columns=columns).read_all()
+    return {each["snapshot_id"]: each["names"] for each in rows.to_pylist() if each["names"]}
 
 
 def _callers(visit: Visit, found: Table) -> dict[int, str]:

@@ -21,7 +21,8 @@ function commands() {
 function show() {
   const words = box.value.trim().toLowerCase().split(/\s+/);
   const matching = commands().filter(({ name }) => words.every((word) => name.toLowerCase().includes(word)));
-  const all = [...objects, ...matching];
+  const begins = ({ name }) => words[0] && name.toLowerCase().startsWith(box.value.trim().toLowerCase());
+  const all = [...matching.filter(begins), ...objects, ...matching.filter((each) => !begins(each))];
   results.replaceChildren(
     ...all.map(({ name, note, symbol, run }, number) => {
       const option = element("div", { role: "option", id: `palette-${number}`, "aria-selected": number === 0 }, icon(symbol), element("span", {}, name), element("small", {}, note));
@@ -62,8 +63,10 @@ function openPalette() {
 
 if (palette) {
   for (const each of document.querySelectorAll("[data-palette]")) {
-    each.hidden = false;
-    each.addEventListener("click", openPalette);
+    each.addEventListener("click", (event) => {
+      event.preventDefault();
+      openPalette();
+    });
   }
   document.addEventListener("keydown", (event) => {
     if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey) {

@@ -1,0 +1,7 @@
+"""Forms that create and change things, each with the command and the entry of a setup file that do the same.
+
+fields    what a form is
+access    grants, policies, tags, comments
+objects   views, quality rules, webhooks, connectors
+showing   their pages, and what asks before something is deleted
+"""

@@ -1,0 +1,121 @@
+"""What happens in the account: who changed what through which door, and which queries ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any, Final
+
+from skiway.client.metastore import Event
+from skiway.errors import InvalidArgument, NotFound
+from skiway.presentation.query_history import query_called, reasons, recent_queries
+from skiway.presentation.tables import picked
+from skiway.web.visits import Page, Visit, first_catalog, optional
+
+MAX_EVENTS: Final = 1000
+MAX_QUERIES: Final = 200
+DAYS: Final = {"1": 1, "7": 7, "": 0}
+SLOW_MS: Final = {"": 0, "100": 100, "1000": 1000, "10000": 10_000}
+
+
+def events(visit: Visit) -> Page:
+    """The newest changes, grouped by day and by what was done; those of one caller, kind or door, or with a text, if wanted."""
+    newest, _ = visit.lake.events.newest(MAX_EVENTS)
+    wanted = {name: visit.query.get(name, "").strip() for name in ("q", "caller", "kind", "door")}
+    since = _since(visit)
+    found = [each for each in reversed(newest) if since is None or each.occurred_at >= since]
+    known = visit.lake.search.with_ids(each.message.table_id or each.message.object_id for each in found)
+    names = _names(visit)
+    rows = [_event(each, known.get(each.message.table_id or each.message.object_id), names) for each in found]
+    chosen = [each for each in rows if _matches(each, wanted)]
+    by_day = groupby(chosen, lambda each: each["at"].date().isoformat())
+    data = {
+        "days": [{"day": day, "changes": list(_grouped(list(same)))} for day, same in by_day],
+        "filters": {**wanted, "days": visit.query.get("days", "")},
+        "choices": {name: sorted({each[name] for each in rows} - {""}) for name in ("caller", "kind", "door")},
+        "found": len(chosen),
+        "is_cut": len(newest) == MAX_EVENTS,
+    }
+    return Page("events.html", "Activity", data)
+
+
+def _since(visit: Visit) -> datetime | None:
+    days = DAYS.get(visit.query.get("days", ""))
+    if days is None:
+        raise InvalidArgument("days is 1 or 7: leave it out for all", key="query.invalid", field="days")
+    return datetime.now(UTC) - timedelta(days=days) if days else None
+
+
+def _names(visit: Visit) -> dict[str, str]:
+    """The names of connectors and pipelines by id: events of their runs have none."""
+    found: dict[str, str] = {}
+    for listed in (visit.lake.connectors, visit.lake.pipelines):
+        read, _ = optional(lambda listed=listed: {str(each.id): each.name for each in listed()})  # type: ignore[misc]
+        found |= read or {}
+    return found
+
+
+def _event(event: Event, of: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    message = event.message
+    return {
+        **picked(event, "sequence", "at=occurred_at", "kind", "action", "snapshot_id"),
+        **picked(message, "caller", "door", "detail", "job_id", "previous_name"),
+        "name": event.name or (of.name if of else names.get(message.object_id, message.object_id)),
+        "page": of.kind if of else "",
+        "path": list(of.path) if of else [],
+    }
+
+
+def _matches(event: dict[str, Any], wanted: dict[str, str]) -> bool:
+    if any(wanted[name] not in ("", event[name]) for name in ("caller", "kind", "door")):
+        return False
+    if event["kind"] == "job" and not wanted["kind"]:  # the steps of jobs, whose ends are events of their own
+        return False
+    text = " ".join([event["name"], event["kind"], event["action"], event["detail"], ".".join(event["path"])]).lower()
+    return all(word in text for word in wanted["q"].lower().split())
+
+
+def _grouped(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Changes that follow each other and are the same but for their time, as one with their number."""
+    for _, same in groupby(
+        events, lambda each: [each[name] for name in ("kind", "action", "name", "path", "caller", "door")]
+    ):
+        all_of = list(same)
+        yield {**all_of[0], "times": len(all_of), "first_at": all_of[-1]["at"]}
+
+
+def history(visit: Visit) -> Page:
+    """The queries that have ended, or one of them with the reasons for its time."""
+    catalog = first_catalog(visit)
+    if visit.names:
+        found = query_called(visit.airport(catalog), visit.name("query")) if catalog else None
+        if found is None:
+            raise NotFound("there is no such query in the history, or you may not see it", key="query.unknown")
+        measured = sum(each["ms"] for each in found["plan"])
+        plan = [{**each, "share": each["ms"] / measured if measured else 0.0} for each in found["plan"]]
+        data = {"query": {**found, "plan": plan}, "reasons": reasons(found), "catalog": catalog}
+        return Page("history_query.html", "Query", data)
+    slower = SLOW_MS.get(visit.query.get("slower", ""))
+    if slower is None:
+        raise InvalidArgument(
+            "slower is 100, 1000 or 10000 ms: leave it out for all", key="query.invalid", field="slower"
+        )
+    wanted = {name: visit.query.get(name, "").strip() for name in ("q", "caller", "days", "slower", "kind")}
+    queries = []
+    if catalog:
+        queries = recent_queries(
+            visit.airport(catalog),
+            text=wanted["q"],
+            caller=wanted["caller"],
+            kind=wanted["kind"],
+            since=_since(visit),
+            slower_than_ms=slower,
+            limit=MAX_QUERIES,
+        )
+    longest = max((each["duration_ms"] for each in queries), default=0.0)
+    return Page(
+        "history.html",
+        "Query history",
+        {"queries": queries, "filters": wanted, "longest": longest, "limit": MAX_QUERIES},
+    )
