@@ -50,10 +50,14 @@ def test_the_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 def test_the_wheel_has_the_license_of_every_bundled_library(wheel: Path) -> None:
-    bundled = {file.name.partition("-")[0] for file in (PROJECT / "src").rglob("*.min.*")}
+    """Libraries are files with a version in their name, beside `NAME-LICENSE.txt`, or folders in `vendor`, with a file `LICENSE`."""
+    static = PROJECT / "src" / "skiway" / "web" / "static"
+    single = [static / f"{file.name.partition('-')[0]}-LICENSE.txt" for file in static.glob("*-[0-9]*.*")]
+    expected = [*single, *(folder / "LICENSE" for folder in (static / "vendor").iterdir() if folder.is_dir())]
+    assert len(expected) > 1
     names = ZipFile(wheel).namelist()
-    assert bundled
-    assert [name for name in bundled if not any("licenses/" in each and name in each for each in names)] == []
+    wanted = [f"licenses/{file.relative_to(PROJECT)}" for file in expected]
+    assert [name for name in wanted if not any(each.endswith(name) for each in names)] == []
 
 
 @pytest.mark.full
