@@ -41,7 +41,12 @@ def damage(stores: Stores) -> list[str]:
 
 def _damage(stores: Stores, pointers: dict[str, Pointer]) -> Iterator[str]:
     for key, pointer in pointers.items():
-        if key.startswith(PLAIN) or key.endswith("/snapshots/current") or "/snapshots/profiles/" in key or "/branches/bases/" in key:
+        if (
+            key.startswith(PLAIN)
+            or key.endswith("/snapshots/current")
+            or "/snapshots/profiles/" in key
+            or "/branches/bases/" in key
+        ):
             continue
         canonical = "/" + pointer.blob_uri.rsplit("/", 2)[0]
         if canonical not in pointers:
