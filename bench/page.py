@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 from bench.report import RESULTS, Figure, Latency, Measured, load_results, number
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks.md"
+PARTS: Final = Path(__file__).with_name("parts.toml")
 BEGIN: Final = "<!-- page: generated, do not edit -->\n"
 END: Final = "<!-- end of page -->\n"
 
@@ -27,8 +29,14 @@ def renewed(page: str) -> str:
 
 
 def figures() -> str:
-    """All figures in results/, part by part."""
-    return "\n".join(_part(path.stem) for path in sorted(RESULTS.glob("*.json")))
+    """What the parts compare, and all figures in results/, part by part."""
+    return "\n".join([_parts(), *(_part(path.stem) for path in sorted(RESULTS.glob("*.json")))])
+
+
+def _parts() -> str:
+    head = "## Parts\n\n| part | Skiway | peer | target | duration |\n| --- | --- | --- | --- | --- |\n"
+    parts = tomllib.loads(PARTS.read_text())
+    return head + "".join(f"| `{name}` | {' | '.join(part.values())} |\n" for name, part in parts.items())
 
 
 def _part(name: str) -> str:

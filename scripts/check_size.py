@@ -35,7 +35,6 @@ def measured() -> dict[str, int]:
         "large_folders": sum(1 for count in folders.values() if count > LARGE_FOLDER),
         "longest_module": max(map(lines, modules)),
         "documentation_words": sum(page_words().values()),
-        "longest_page": max(page_words().values()),
     }
 
 

@@ -19,7 +19,7 @@ from runtime.servers import Server, started
 from skiway.client import AirportClient
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = [DOCS / "five-minutes.md", DOCS / "branch.md", *sorted((DOCS / "coming-from").glob("*.md"))]
+GUIDES = [DOCS / "five-minutes.md", *sorted((DOCS / "coming-from").glob("*.md"))]
 MAX_IMAGE_BYTES = 150_000
 
 

@@ -42,10 +42,15 @@ def test_invitation_fits_the_terminal(width: int) -> None:
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     text = "\n".join(line.strip() for line in lines)
-    assert [line.strip() for line in lines[-3:]] == [
+    assert [" ".join(line.split()) for line in lines[-8:]] == [
         "http://127.0.0.1:8181",
         "INSTALL airport FROM community; LOAD airport;",
         "ATTACH 'lake' (TYPE airport, LOCATION 'grpc://127.0.0.1:50051');",
+        "",
+        "Then try three things",
+        "search http://127.0.0.1:8181/search?q=snow",
+        "geometry SELECT trail, ST_AsText(route) FROM lake.maps.trails;",
+        "write UPDATE lake.planning.crews SET note = 'icy' WHERE groomers > 6;",
     ]
     for query in QUERIES:
         assert query.title in text

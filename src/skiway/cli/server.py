@@ -23,7 +23,6 @@ from skiway.cli.command import READY_FILE, Call, HomeCall, command, group, home_
 from skiway.cli.options import HOME, key_values, load_settings, prepare_grpc, prepare_memory
 from skiway.cli.output import counted
 from skiway.errors import InvalidArgument, SkiwayError
-from skiway.foundation import extras
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -264,7 +263,7 @@ def demo(
 ) -> None:
     """Run a small demo lake.
 
-    It prints the statements to type into DuckDB. The first run creates the lake and profiles its tables with Spark.
+    It prints the statements to type into DuckDB. The first run creates the lake and profiles its tables.
     """
     prepare_grpc()
     from skiway.demo.home import DemoHome
@@ -274,8 +273,6 @@ def demo(
 
     demo_home, poster = DemoHome.at(home.expanduser()), Poster()
     remove_stale(demo_home.path / READY_FILE)
-    if not demo_home.is_complete:
-        extras.require("datasketches", "pyspark", extra="spark", purpose="building the demo lake")
     settings = _demo_settings(demo_home.path, grpc, http, once=once)
     poster.greet()
     for number in (signal.SIGINT, signal.SIGTERM):  # even if the parent process ignores them
@@ -318,9 +315,9 @@ def _demo_settings(home: Path, grpc: str | None, http: str | None, *, once: bool
 
 
 def _create_demo(demo_home: DemoHome, process: Process, poster: Poster) -> None:
-    from skiway.demo.build import make, warm_spark
+    from skiway.demo.build import is_missing_pipeline, make, warm_spark
 
-    if demo_home.is_complete:
+    if demo_home.is_complete and not is_missing_pipeline(demo_home):
         return
     with demo_home.making(), poster.making() as watcher:
         warm_spark()

@@ -7,8 +7,8 @@ The systems of the company store their tables in different formats:
     mountain-data     Parquet: weather in folders by resort and month, trails as GeoParquet
 
 Each system is a folder. A file next to it marks it as complete; an incomplete folder is written again. The pipeline `reports`
-derives tables from the tickets. Every step skips what already exists, so that running it again completes a demo whose build was
-interrupted.
+derives tables from the tickets, if Spark is installed. Every step skips what already exists, so that running it again completes
+a demo whose build was interrupted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -270,8 +271,20 @@ def make(home: DemoHome, *, rpc: str, airport: str, watcher: Watcher) -> None:
     with _part(managed, ".".join(CREWS), watcher) as found:
         found.append(f"{_managed(airport):,} rows")
     with _part(derived, PIPELINE, watcher) as found, Metastore(rpc, timeout_s=TIMEOUT_S) as lake:
-        write_pipeline(home.pipeline)
-        found.append(_derived(lake))
+        if _has_spark():
+            found.append(_derived(lake))
+            write_pipeline(home.pipeline)
+        else:
+            found.append("needs Spark: make demo SPARK=1")
+
+
+def is_missing_pipeline(home: DemoHome) -> bool:
+    """Whether the pipeline was left out for lack of Spark, and can be added now."""
+    return _has_spark() and not home.pipeline.exists()
+
+
+def _has_spark() -> bool:
+    return find_spec("pyspark") is not None
 
 
 def warm_spark() -> None:
@@ -279,6 +292,8 @@ def warm_spark() -> None:
 
     Errors are ignored here: Spark is started again when it is needed, and reports them then.
     """
+    if not _has_spark():
+        return
 
     def start() -> None:
         from skiway.spark_jobs.session import session

@@ -143,24 +143,33 @@ class Poster:
         self._console.print(_table(tables))
 
     def invitation(self, addresses: Mapping[str, str], home: Path) -> None:
-        """Print example queries, and at the end the addresses for a browser and for DuckDB."""
+        """Print example queries, and at the end the addresses for a browser and for DuckDB, and three things to try."""
         for number, query in enumerate(QUERIES, start=1):
             self._question(number, query)
         self._heading("More")
         facts = {
-            "geometry": "SELECT trail, ST_AsText(route) FROM lake.maps.trails;",
-            "write": "UPDATE lake.planning.crews SET note = 'icy' WHERE groomers > 6;",
             "Iceberg REST": f"{addresses['http']}/iceberg  (warehouse '{CATALOG}')",
             "metastore": addresses["rpc"],
             "directory": str(home),
         }
-        for name, fact in facts.items():
-            self._console.print(Text.assemble(" " * INDENT, (f"{name:<14}", "dim"), fact), soft_wrap=True)
+        self._facts(facts)
         self._heading("Open the explorer in a browser, or attach the lake from DuckDB; stop with Ctrl-C")
         self._statement(addresses["http"])
         self._statement(
             "INSTALL airport FROM community; LOAD airport;\n" + attach_statement(CATALOG, addresses["airport"])
         )
+        self._heading("Then try three things")
+        self._facts(
+            {
+                "search": f"{addresses['http']}/search?q=snow",
+                "geometry": "SELECT trail, ST_AsText(route) FROM lake.maps.trails;",
+                "write": "UPDATE lake.planning.crews SET note = 'icy' WHERE groomers > 6;",
+            }
+        )
+
+    def _facts(self, facts: Mapping[str, str]) -> None:
+        for name, fact in facts.items():
+            self._console.print(Text.assemble(" " * INDENT, (f"{name:<14}", "dim"), fact), soft_wrap=True)
 
     def answered(self, number: int, query: Query, rows: pa.Table) -> None:
         """Print a query and its result."""

@@ -31,7 +31,7 @@ EXTRAS: Final = {
     "duckdb": "SQL on a lake with the DuckDB of your choice, from Python",
     "pytest": "fixtures for tests of your own server",
     "lake": "the server and this command",
-    "spark": "column statistics computed by Spark",
+    "spark": "column statistics of large tables, pipelines and copies on Spark",
     "postgres": "metadata in PostgreSQL",
     "aws": "tables in AWS Glue, metadata in DynamoDB and secrets in AWS Secrets Manager",
     "gcs": "tables in Google Cloud Storage",
@@ -45,12 +45,11 @@ EXTRAS: Final = {
 LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
     "lake": (
         "the lakehouse catalog service",
-        "cachetools cryptography deltalake duckdb fastavro fsspec grpc_health grpc_reflection httptools httpx jinja2 jwt markupsafe "
+        "cachetools cryptography datasketches deltalake duckdb fastavro fsspec grpc_health grpc_reflection httptools httpx jinja2 jwt markupsafe "
         "numpy obstore opentelemetry prometheus_client pydantic pyiceberg requests rich sqlalchemy sqlglot starlette tenacity typer "
         "uvicorn",
     ),
     "mcp": ("the MCP server", "mcp"),
-    "spark": ("profiling tables", "datasketches numpy pandas pyspark"),
 }
 """What an extra is needed for, and the libraries that are checked for it."""
 

@@ -5,4 +5,4 @@
 
 from skiway.foundation import extras
 
-extras.check("spark")
+extras.check("lake")
