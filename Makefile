@@ -7,7 +7,7 @@ RUN := $(BIN)/python
 # Tests start many interpreters. Without stored bytecode, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit duckdb-iceberg-kit pyiceberg-kit trino compatibility lint size lint-deploy format docs bench sizing proto lock clean
+.PHONY: help setup native test-native demo test test-slow test-all test-web docs-images dynamodb-local mariadb c-compiler faults fuzz load load-maintenance mutants live iceberg-kit duckdb-iceberg-kit pyiceberg-kit trino compatibility lint size lint-deploy format docs bench sizing proto lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -25,6 +25,10 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 native: setup  ## build the native transport of gRPC into .venv; needs cargo, and takes a minute or two
 	$(BIN)/uv tool run --from 'maturin>=1.9,<2' maturin build --release --locked --manifest-path native/Cargo.toml --out native/target/wheels
 	$(BIN)/uv pip install --quiet --reinstall --no-deps native/target/wheels/*.whl
+
+test-native: native  ## test the native transport: its own tests, what all transports have in common, and doors that use it
+	cargo test --release --quiet --locked --manifest-path native/Cargo.toml
+	SKIWAY__SERVER__TRANSPORT=native SKIWAY_TESTS=all $(BIN)/pytest -n 2 tests/foundation/test_transport.py tests/airport/server tests/rpc $(ARGS)
 
 demo: setup  ## start a demo lake to attach from DuckDB; with ARGS=--once run three queries and exit
 	$(BIN)/skiway demo $(ARGS)

@@ -21,6 +21,7 @@ PARTS: Final = (
     "calls",
     "tpch",
     "attaching",
+    "scale",
     "any_duckdb",
     "query",
     "rest",

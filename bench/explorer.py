@@ -175,6 +175,8 @@ def visited(address: str, names: list[tuple[str, str]]) -> Iterator[Figure]:
             yield Figure(f"{title}, p95, {count}", "ms", p95(table(pool, tab)), aim_below=limit)
         yield Figure(f"search, p95, {count}", "ms", p95(lambda: get(f"/search?q=table_{chosen.randrange(99)}"), 50))
         yield Figure(f"home page, p95, {count}", "ms", p95(lambda: get("/"), 20))
+        tree = p95(lambda: get(f"/tree/lake/{chosen.choice(names)[0]}"))
+        yield Figure(f"tree of a namespace, p95, {count}", "ms", tree, aim_below=limit)
 
 
 def p95(visit: Callable[[], None], times: int = VISITS) -> float:

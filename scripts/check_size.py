@@ -42,7 +42,10 @@ def measured() -> dict[str, int]:
 def page_words() -> dict[str, int]:
     """The words of each page in docs/, without what is generated: everything between two markers of the same name."""
     docs = ROOT / "docs"
-    return {str(path.relative_to(docs)): len(GENERATED.sub("", path.read_text()).split()) for path in sorted(docs.rglob("*.md"))}
+    return {
+        str(path.relative_to(docs)): len(GENERATED.sub("", path.read_text()).split())
+        for path in sorted(docs.rglob("*.md"))
+    }
 
 
 def is_generated(path: Path) -> bool:

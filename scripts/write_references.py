@@ -27,7 +27,10 @@ DOCS: Final = PROJECT / "docs"
 THREATS: Final = PROJECT / "tests" / "security" / "threats.toml"
 
 TOPICS: Final = {
-    "server": ("a server", ("server", "client", "quotas", "query", "sql", "metadata", "idempotency", "errors", "system", "seed")),
+    "server": (
+        "a server",
+        ("server", "client", "quotas", "query", "sql", "metadata", "idempotency", "errors", "system", "seed"),
+    ),
     "access": ("access", ("auth", "interceptor", "secrets", "sources")),
     "storage": ("storage", ("kv", "blob", "storage", "warehouse", "gc")),
     "jobs": ("jobs", ("reconciler", "profiles", "maintenance", "quality", "pipelines", "webhooks", "events")),
@@ -38,7 +41,9 @@ TOPICS: Final = {
 
 def page(title: str, about: str, content: str) -> str:
     """A page that is generated as a whole. Its words do not count (`check_size.py`)."""
-    return f"# {title}\n\n{about}\n\n<!-- page: generated, do not edit -->\n\n{content.strip()}\n\n<!-- end of page -->\n"
+    return (
+        f"# {title}\n\n{about}\n\n<!-- page: generated, do not edit -->\n\n{content.strip()}\n\n<!-- end of page -->\n"
+    )
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -64,7 +69,11 @@ def _setting_row(setting: Setting) -> Sequence[str]:
 def metrics_page() -> str:
     """All metrics."""
     head = ("metric", "name in Prometheus", "kind", "tags", "description")
-    return page("Metrics", "[Operations](../operations.md#metrics) says how to read them.", table(head, map(_metric_row, METRICS)))
+    return page(
+        "Metrics",
+        "[Operations](../operations.md#metrics) says how to read them.",
+        table(head, map(_metric_row, METRICS)),
+    )
 
 
 def _metric_row(metric: Metric) -> Sequence[str]:
@@ -75,10 +84,17 @@ def _metric_row(metric: Metric) -> Sequence[str]:
 def errors_page() -> str:
     """The codes of all errors."""
     rows = (
-        (f"`{code}`", ", ".join(f"`{each}`" for each in statuses(code)[0]), ", ".join(f"`{each}`" for each in statuses(code)[1]), *each)
+        (
+            f"`{code}`",
+            ", ".join(f"`{each}`" for each in statuses(code)[0]),
+            ", ".join(f"`{each}`" for each in statuses(code)[1]),
+            *each,
+        )
         for code, each in EXPLANATIONS.items()
     )
-    about = "`skiway explain CODE` prints the same. [What can go wrong](../what-can-go-wrong.md) lists errors by situation."
+    about = (
+        "`skiway explain CODE` prints the same. [What can go wrong](../what-can-go-wrong.md) lists errors by situation."
+    )
     return page("Errors", about, table(("code", "gRPC", "classes", "meaning", "what to do"), rows))
 
 
@@ -87,7 +103,8 @@ def rpc_page() -> str:
     parts = []
     for each in all_services():
         rows = (
-            (f"`{method.name}`", " or ".join(f"`{permission}`" for permission in method.rule.permissions)) for method in each.methods()
+            (f"`{method.name}`", " or ".join(f"`{permission}`" for permission in method.rule.permissions))
+            for method in each.methods()
         )
         parts.append(f"## {each.name}\n\n{table(('method', 'permission'), rows)}")
     about = "A caller needs one of the permissions of a method. [gRPC](../rpc.md) explains headers, errors and streams."
@@ -113,9 +130,14 @@ def _command(name: str, command: Any) -> str:
     arguments = [each.metavar or each.name.upper() for each in command.params if each.param_type_name == "argument"]
     about = " ".join((command.help or "").split("\n\n")[0].split())
     options = [
-        (", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts)), " ".join((option.help or "").split()))
+        (
+            ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts)),
+            " ".join((option.help or "").split()),
+        )
         for option in command.params
-        if option.param_type_name == "option" and not option.hidden and option.name not in ("server", "token", "account", "output")
+        if option.param_type_name == "option"
+        and not option.hidden
+        and option.name not in ("server", "token", "account", "output")
     ]
     shown = f"\n{table(('option', 'meaning'), iter(options))}" if options else ""
     return f"### {' '.join([name, *arguments])}\n\n{_escaped(about)}\n{_escaped(shown)}"
@@ -129,9 +151,7 @@ def threats_page() -> str:
     """All threats with their protections and the files of the tests that attack the server."""
     parts = []
     for section in tomllib.loads(THREATS.read_text())["section"]:
-        rows = (
-            (each["threat"], each["protection"], str(len(each["tests"]))) for each in section["threat"]
-        )
+        rows = ((each["threat"], each["protection"], str(len(each["tests"]))) for each in section["threat"])
         parts.append(f"## {section['title']}\n\n{table(('threat', 'protection', 'tests'), rows)}")
     about = "`tests/security/threats.toml` names the tests. [The threat model](../threat-model.md) says who is trusted."
     return page("Threats", about, "\n".join(parts))

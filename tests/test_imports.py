@@ -91,6 +91,7 @@ MAY_KNOW_THE_LAYOUT = {
 MANAGES_TABLES = {
     f"skiway.metastore.{part}"
     for part in (
+        "branches",
         "exports",
         "managed",
         "gc.warehouse",

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use hyper::body::{Body, Frame, SizeHint};
@@ -27,6 +27,10 @@ use crate::server::State;
 const COPIED: usize = 32 * 1024;
 /// How many bytes of a response may wait for the client to read them, before the sender waits.
 const READ_AHEAD: usize = 1024 * 1024;
+/// The beginning of a response waits this long for its end, so that a short response is one write with its status.
+const HOLD: Duration = Duration::from_millis(2);
+/// A response with more bytes begins at once.
+const SHORT: usize = 16 * 1024;
 
 pub const CANCELLED: u32 = 1;
 pub const DEADLINE_EXCEEDED: u32 = 4;
@@ -57,13 +61,32 @@ struct Inner {
     trailers: Option<HeaderMap>,
     /// The response has begun: the headers were given to hyper.
     has_begun: bool,
+    /// The response may wait for its end: its client has sent all it will, so nothing depends on when it begins.
+    may_wait: bool,
+    /// It has begun to wait.
+    is_held: bool,
     /// Nobody reads the response any more, or it is complete.
     is_over: bool,
     waker: Option<Waker>,
+    /// The sender waits for room: to notify nobody takes a call of the kernel, too.
+    waits: bool,
     callbacks: Vec<Py<PyAny>>,
 }
 
 impl Inner {
+    /// Let the response begin, if it waits for its end.
+    fn begin_now(&mut self) {
+        (self.may_wait, self.is_held) = (false, false);
+        self.wake();
+    }
+
+    /// Let the sender go on. It holds the lock when it begins to wait, so it misses nothing.
+    fn make_room(&mut self, room: &Condvar) {
+        if std::mem::take(&mut self.waits) {
+            room.notify_all();
+        }
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -72,8 +95,9 @@ impl Inner {
 }
 
 impl Shared {
-    pub fn new(deadline: Option<Instant>) -> Shared {
-        Shared { inner: Mutex::default(), room: Condvar::new(), over: Notify::new(), deadline }
+    pub fn new(deadline: Option<Instant>, may_wait: bool) -> Shared {
+        let inner = Inner { may_wait, ..Inner::default() };
+        Shared { inner: Mutex::new(inner), room: Condvar::new(), over: Notify::new(), deadline }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -88,8 +112,8 @@ impl Shared {
         }
         inner.trailers = Some(trailers);
         inner.wake();
+        inner.make_room(&self.room);
         drop(inner);
-        self.room.notify_all();
         self.over.notify_waiters();
         true
     }
@@ -103,9 +127,9 @@ impl Shared {
             inner.queue.clear();
             inner.queued = 0;
             inner.wake();
+            inner.make_room(&self.room);
         }
         drop(inner);
-        self.room.notify_all();
         self.over.notify_waiters();
         ends
     }
@@ -117,11 +141,13 @@ impl Shared {
 
     fn poll_begin(&self, context: &mut Context<'_>) -> Poll<HeaderMap> {
         let mut inner = self.lock();
-        if inner.queue.is_empty() && inner.trailers.is_none() && inner.initial.is_none() {
+        let is_empty = inner.queue.is_empty() && inner.initial.is_none();
+        if inner.trailers.is_none() && (is_empty || inner.is_held) {
             inner.waker = Some(context.waker().clone());
             return Poll::Pending;
         }
         inner.has_begun = true;
+        inner.may_wait = false;
         let mut headers = inner.initial.take().unwrap_or_default();
         if inner.queue.is_empty() && headers.is_empty() {
             if let Some(trailers) = inner.trailers.take() {
@@ -147,6 +173,56 @@ impl Shared {
     }
 }
 
+/// The responses that wait for their end. A thread lets them begin after a while.
+///
+/// A timer of each call would wake the threads that serve connections.
+#[derive(Default)]
+pub struct Held {
+    waiting: Mutex<(VecDeque<(Instant, Weak<Shared>)>, bool)>,
+    added: Condvar,
+}
+
+impl Held {
+    fn lock(&self) -> MutexGuard<'_, (VecDeque<(Instant, Weak<Shared>)>, bool)> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn add(&self, shared: &Arc<Shared>) {
+        let mut inner = self.lock();
+        if inner.0.is_empty() {
+            self.added.notify_one();
+        }
+        inner.0.push_back((Instant::now() + HOLD, Arc::downgrade(shared)));
+    }
+
+    /// Let responses begin until the server ends.
+    pub fn run(&self) {
+        let mut inner = self.lock();
+        while !inner.1 {
+            let left = inner.0.front().map(|(due, _)| due.saturating_duration_since(Instant::now()));
+            inner = match left {
+                None => self.added.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner()),
+                Some(Duration::ZERO) => {
+                    let due = inner.0.pop_front().and_then(|(_, shared)| shared.upgrade());
+                    drop(inner);
+                    if let Some(shared) = due {
+                        shared.lock().begin_now();
+                    }
+                    self.lock()
+                }
+                Some(left) => {
+                    self.added.wait_timeout(inner, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0
+                }
+            };
+        }
+    }
+
+    pub fn close(&self) {
+        self.lock().1 = true;
+        self.added.notify_all();
+    }
+}
+
 /// Tells the call when hyper has done with it, in whatever way. It is part of the future of the response, then of its body.
 pub struct Guard {
     pub shared: Arc<Shared>,
@@ -162,8 +238,8 @@ impl Drop for Guard {
         inner.queued = 0;
         inner.waker = None;
         let callbacks = std::mem::take(&mut inner.callbacks);
+        inner.make_room(&self.shared.room);
         drop(inner);
-        self.shared.room.notify_all();
         self.shared.over.notify_waiters();
         self.server.left(self.number, callbacks);
     }
@@ -209,7 +285,7 @@ impl Body for Response {
             let was_full = inner.queued > READ_AHEAD;
             inner.queued -= chunk.len();
             if was_full && inner.queued <= READ_AHEAD {
-                guard.shared.room.notify_all();
+                inner.make_room(&guard.shared.room);
             }
             return Poll::Ready(Some(Ok(Frame::data(chunk))));
         }
@@ -243,6 +319,7 @@ pub struct Call {
     pub peer: Peer,
     pub reader: Mutex<Option<Reader>>,
     pub runtime: Handle,
+    pub held: Arc<Held>,
 }
 
 impl Call {
@@ -423,7 +500,13 @@ impl Call {
         inner.queued += prefix.len() + rest.as_ref().map_or(0, Bytes::len);
         inner.queue.push_back(prefix);
         inner.queue.extend(rest);
-        inner.wake();
+        if inner.may_wait && inner.queued <= SHORT {
+            if !std::mem::replace(&mut inner.is_held, true) {
+                self.held.add(&self.shared);
+            }
+            return Ok(true);
+        }
+        inner.begin_now();
         if inner.queued <= READ_AHEAD {
             return Ok(true);
         }
@@ -431,6 +514,7 @@ impl Call {
         Ok(py.detach(|| {
             let mut inner = self.shared.lock();
             while inner.queued > READ_AHEAD && !inner.is_over && inner.trailers.is_none() {
+                inner.waits = true;
                 inner = self.shared.room.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner());
             }
             !inner.is_over && inner.trailers.is_none()

@@ -26,9 +26,13 @@ struct Idle {
 }
 
 enum Given {
-    Call(Name, Call),
+    /// A call, and whether no other thread is idle, so that another one should be started.
+    Call(Name, Call, bool),
     End,
 }
+
+/// What threads are given once the lock is released: they would wait for it otherwise.
+type Gifts = Vec<(Arc<Idle>, Given)>;
 
 #[derive(Default)]
 struct Inner {
@@ -80,17 +84,20 @@ impl Lanes {
         if mine.waiting.len() == 1 {
             inner.turns.push_back(name);
         }
-        self.start(&mut inner);
+        let gifts = self.start(&mut inner);
+        drop(inner);
+        give(gifts);
         Ok(())
     }
 
     /// Start calls while there are threads: one of each lane in turn.
-    fn start(&self, inner: &mut Inner) {
+    fn start(&self, inner: &mut Inner) -> Gifts {
+        let mut gifts = Gifts::new();
         for _ in 0..inner.turns.len() {
             if inner.running >= self.threads {
-                return;
+                break;
             }
-            let Some(name) = inner.turns.pop_front() else { return };
+            let Some(name) = inner.turns.pop_front() else { break };
             let Some(lane) = inner.lanes.get_mut(&name) else { continue };
             if lane.running < self.per_lane {
                 if let Some(call) = lane.waiting.pop_front() {
@@ -101,7 +108,7 @@ impl Lanes {
                         inner.turns.push_back(name.clone());
                     }
                     match inner.idle.pop() {
-                        Some(thread) => give(&thread, Given::Call(name, call)),
+                        Some(thread) => gifts.push((thread, Given::Call(name, call, self.is_scarce(inner)))),
                         None => inner.ready.push_back((name, call)),
                     }
                     continue;
@@ -109,6 +116,12 @@ impl Lanes {
             }
             inner.turns.push_back(name);
         }
+        gifts
+    }
+
+    /// Whether no thread is idle and there may be more.
+    fn is_scarce(&self, inner: &Inner) -> bool {
+        inner.idle.is_empty() && inner.started < self.threads && !inner.is_closed
     }
 
     /// A call has ended.
@@ -121,15 +134,17 @@ impl Lanes {
                 inner.lanes.remove(name);
             }
         }
-        self.start(&mut inner);
+        let gifts = self.start(&mut inner);
+        drop(inner);
+        give(gifts);
     }
 
-    /// The next call of a thread; None when it shall end.
-    fn next(&self, idle: &Arc<Idle>) -> Option<(Name, Call)> {
+    /// The next call of a thread, and whether another one should be started; None when it shall end.
+    fn next(&self, idle: &Arc<Idle>) -> Option<(Name, Call, bool)> {
         {
             let mut inner = self.lock();
-            if let Some(found) = inner.ready.pop_front() {
-                return Some(found);
+            if let Some((name, call)) = inner.ready.pop_front() {
+                return Some((name, call, self.is_scarce(&inner)));
             }
             if inner.is_closed {
                 return None;
@@ -139,7 +154,7 @@ impl Lanes {
         let mut given = idle.given.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         loop {
             match given.take() {
-                Some(Given::Call(name, call)) => return Some((name, call)),
+                Some(Given::Call(name, call, is_scarce)) => return Some((name, call, is_scarce)),
                 Some(Given::End) => return None,
                 None => given = idle.wake.wait(given).unwrap_or_else(|poisoned| poisoned.into_inner()),
             }
@@ -150,7 +165,7 @@ impl Lanes {
     fn grow(&self, py: Python<'_>) {
         {
             let mut inner = self.lock();
-            if !inner.idle.is_empty() || inner.started >= self.threads || inner.is_closed {
+            if !self.is_scarce(&inner) {
                 return;
             }
             inner.started += 1;
@@ -163,9 +178,11 @@ impl Lanes {
 
 }
 
-fn give(thread: &Idle, given: Given) {
-    *thread.given.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(given);
-    thread.wake.notify_one();
+fn give(gifts: Gifts) {
+    for (thread, given) in gifts {
+        *thread.given.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(given);
+        thread.wake.notify_one();
+    }
 }
 
 #[pymethods]
@@ -184,16 +201,16 @@ impl Lanes {
     fn close(&self) {
         let mut inner = self.lock();
         inner.is_closed = true;
-        for thread in inner.idle.drain(..) {
-            give(&thread, Given::End);
-        }
+        give(inner.idle.drain(..).map(|thread| (thread, Given::End)).collect());
     }
 
     /// Run calls until the server ends.
     fn work(&self, py: Python<'_>) {
         let idle = Arc::new(Idle::default());
-        while let Some((name, call)) = py.detach(|| self.next(&idle)) {
-            self.grow(py);
+        while let Some((name, call, is_scarce)) = py.detach(|| self.next(&idle)) {
+            if is_scarce {
+                self.grow(py);
+            }
             let shared = call.shared.clone();
             if !shared.is_active() {
                 self.ended(&name); // nobody waits for it any more

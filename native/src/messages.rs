@@ -202,25 +202,74 @@ mod tests {
         }
     }
 
+    /// What `Frames` does, in the simplest way: all messages of a stream, and why there are no more.
+    fn parsed(mut stream: &[u8], max_bytes: usize) -> (Vec<Vec<u8>>, Option<Broken>) {
+        let mut found = Vec::new();
+        while stream.len() >= PREFIX {
+            let size = u32::from_be_bytes(stream[1..PREFIX].try_into().unwrap()) as usize;
+            match stream[0] {
+                0 if size > max_bytes => return (found, Some(Broken::TooLarge(size))),
+                0 => {}
+                1 => return (found, Some(Broken::Malformed("the message is compressed, which was not announced"))),
+                _ => return (found, Some(Broken::Malformed("the message has unknown flags"))),
+            }
+            if stream.len() - PREFIX < size {
+                break;
+            }
+            found.push(stream[PREFIX..PREFIX + size].to_vec());
+            stream = &stream[PREFIX + size..];
+        }
+        (found, None)
+    }
+
+    /// `FUZZ_CASES=10000000 cargo test --release` tries more of them.
     #[test]
-    fn random_bytes_are_messages_or_errors() {
+    fn random_streams_are_read_as_by_the_simple_parser() {
         let mut state = 0x2545_f491_4f6c_dd1du64;
-        let mut random = move || {
+        let mut random = move |below: usize| {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            state
+            (state % below as u64) as usize
         };
-        for _ in 0..20_000 {
-            let mut frames = Frames::new(64);
-            for _ in 0..random() % 8 {
-                let chunk: Vec<u8> = (0..random() % 12).map(|_| (random() % 5) as u8 / 3 * (random() as u8)).collect();
-                frames.push(Bytes::from(chunk));
-                while let Ok(Some(message)) = frames.take() {
-                    assert!(message.len() <= 64);
+        let cases: usize = std::env::var("FUZZ_CASES").map_or(20_000, |number| number.parse().unwrap());
+        for case in 0..cases {
+            let largest = [0, 6, 300, 5000][random(4)];
+            let mut stream = Vec::new();
+            for _ in 0..random(6) {
+                let message: Vec<u8> = (0..random(largest + 1)).map(|_| random(256) as u8).collect();
+                stream.extend(framed(&message));
+            }
+            for _ in 0..[0, 0, 1, 4][random(4)] {
+                if !stream.is_empty() {
+                    let place = random(stream.len());
+                    stream[place] = [0, 1, 255, random(256) as u8][random(4)];
+                }
+            }
+            stream.truncate(stream.len() - random(1 + stream.len() / 3));
+            let (expected, broken) = parsed(&stream, 4000);
+            let (mut frames, mut found, mut end, mut at) = (Frames::new(4000), Vec::new(), None, 0);
+            while at < stream.len() && end.is_none() {
+                let longest = [1, 8, 3000, 9000][random(4)];
+                let step = (1 + random(longest)).min(stream.len() - at);
+                frames.push(Bytes::copy_from_slice(&stream[at..at + step]));
+                at += step;
+                let has_message = frames.has_message();
+                match frames.take() {
+                    Ok(Some(message)) => {
+                        assert_eq!(has_message, Ok(true));
+                        found.push(message.to_vec());
+                        while let Ok(Some(message)) = frames.take() {
+                            found.push(message.to_vec());
+                        }
+                        end = frames.take().err();
+                    }
+                    Ok(None) => assert_eq!(has_message, Ok(false)),
+                    Err(broken) => end = Some(broken),
                 }
                 assert_eq!(frames.size, frames.chunks.iter().map(Bytes::len).sum::<usize>() + frames.tail.len());
             }
+            assert_eq!((found, end), (expected, broken), "case {case}");
         }
     }
 

@@ -24,7 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::call::{self, Call, Guard, Peer, Response, Shared};
+use crate::call::{self, Call, Guard, Held, Peer, Response, Shared};
 use crate::lanes::Lanes;
 use crate::messages::{Broken, Reader};
 use crate::metadata;
@@ -80,6 +80,7 @@ pub struct State {
     calls: Mutex<HashMap<u64, Weak<Shared>>>,
     numbers: AtomicU64,
     connections: AtomicUsize,
+    held: Arc<Held>,
     stage: watch::Sender<Stage>,
     ended: Mutex<bool>,
     has_ended: Condvar,
@@ -159,7 +160,7 @@ async fn serve(state: Arc<State>, peer: Peer, request: Request<Incoming>) -> hyp
         },
     };
     let mut reader = Reader::new(body, state.limits.message_bytes);
-    let shared = Arc::new(Shared::new(deadline));
+    let shared = Arc::new(Shared::new(deadline, method.is_single));
     let guard = state.entered(&shared);
     if method.is_single {
         let first = std::future::poll_fn(|context| reader.poll_first(context, AWAITED));
@@ -200,6 +201,7 @@ async fn serve(state: Arc<State>, peer: Peer, request: Request<Incoming>) -> hyp
         peer,
         reader: Mutex::new(Some(reader)),
         runtime: tokio::runtime::Handle::current(),
+        held: state.held.clone(),
     };
     let lane = match lane_of(&state, method, &call) {
         Some(lane) => lane,
@@ -575,11 +577,17 @@ impl Server {
             calls: Mutex::default(),
             numbers: AtomicU64::new(0),
             connections: AtomicUsize::new(0),
+            held: Arc::default(),
             stage: watch::Sender::new(Stage::Serving),
             ended: Mutex::new(false),
             has_ended: Condvar::new(),
             is_closed: AtomicBool::new(false),
         });
+        let held = state.held.clone();
+        std::thread::Builder::new()
+            .name("grpc-held".into())
+            .spawn(move || held.run())
+            .map_err(|error| PyOSError::new_err(error.to_string()))?;
         for (listener, tls) in locked(&self.listeners).drain(..) {
             runtime.spawn(accept(state.clone(), listener, tls));
         }
@@ -617,6 +625,7 @@ impl Server {
     fn close(&self, py: Python<'_>) {
         let Some((state, runtime)) = locked(&self.running).take() else { return };
         state.is_closed.store(true, Ordering::Release);
+        state.held.close();
         py.detach(|| runtime.shutdown_timeout(Duration::from_secs(5)));
     }
 
@@ -632,6 +641,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         if let Some((state, runtime)) = locked(&self.running).take() {
             state.is_closed.store(true, Ordering::Release);
+            state.held.close();
             runtime.shutdown_background(); // a thread may wait for the interpreter, which this thread holds
         }
     }

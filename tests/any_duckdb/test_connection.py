@@ -40,6 +40,23 @@ def test_tables_are_created_changed_read_and_dropped(lake: LakeConnection) -> No
         lake.sql("FROM lake.s.t")
 
 
+def test_rows_are_changed_by_joins(lake: LakeConnection) -> None:
+    """A row that is joined with several others changes once, and names may be those of both tables."""
+    lake.sql("CREATE TABLE lake.s.t AS SELECT i AS id, 'n' || i AS name FROM range(6) r(i)")
+    new = pa.table({"id": [1, 1, 2, 9], "name": ["one", "one", "two", "nine"]})
+    changed = lake.sql("UPDATE lake.s.t SET name = new.name FROM new WHERE new.id = t.id")
+    del new
+    assert changed is not None
+    assert changed.fetchall() == [(2,)]
+    assert rows(
+        lake, "UPDATE lake.s.t x SET name = b.name FROM lake.s.t b WHERE b.id = x.id - 1 AND x.id = 5 RETURNING *"
+    ) == [(5, "n4")]
+    assert rows(
+        lake, "DELETE FROM lake.s.t USING (VALUES (3), (3)) v(id), lake.s.t o WHERE t.id = v.id AND o.id = 4"
+    ) == [(1,)]
+    assert rows(lake, "FROM lake.s.t ORDER BY id") == [(0, "n0"), (1, "one"), (2, "two"), (4, "n4"), (5, "n4")]
+
+
 def test_relations_keep_their_filters_and_read_current_rows(lake: LakeConnection) -> None:
     lake.sql("CREATE TABLE lake.s.t AS SELECT i AS id, DATE '2024-01-01' + i::INTEGER AS day FROM range(5) r(i)")
     first = lake.sql("SELECT id FROM lake.s.t WHERE day = DATE '2024-01-02'")
@@ -235,8 +252,19 @@ def test_errors_say_what_is_wrong(lake: LakeConnection, servers: Locations) -> N
     lake.sql("CREATE TABLE lake.s.people AS SELECT 1 AS id")
     with pytest.raises(NotFound, match=r"did you mean lake\.s\.people\?"):
         lake.sql("SELECT * FROM lake.s.peple")
-    with pytest.raises(Unsupported, match="MERGE"):
+    with pytest.raises(
+        InvalidArgument, match=r"^Catalog Error: Table with name peple does not exist; did you mean lake\.s\.people\?$"
+    ):
+        lake.sql("SELECT * FROM peple")
+    with pytest.raises(
+        InvalidArgument,
+        match=r"^Catalog Error: Table with name pg_other does not exist; write tables as catalog\.schema\.table",
+    ):
+        lake.sql("SELECT * FROM pg_other")
+    with pytest.raises(NotFound, match=r"skiway\.merge"):  # which a lake has, and this server does not
         lake.sql("MERGE INTO lake.s.people p USING (SELECT 1 AS id) q ON p.id = q.id WHEN MATCHED THEN DELETE")
+    with pytest.raises(InvalidArgument, match="'localhost:50051' is not a location"):
+        skiway.duckdb.connect("localhost:50051")
     with pytest.raises(InvalidArgument, match="nonsense"):
         lake.sql("SELECT nonsense FROM lake.s.people")
     with pytest.raises(InvalidArgument, match="no rows"):

@@ -162,7 +162,7 @@ METHOD_ROWS: Final[dict[str, Row]] = {
 
 
 def current_snapshot(db: AirportClient) -> int:
-    with AirportClient(calls(db).connection.location.text, "lake", token=ADMINISTRATOR) as administrator:
+    with AirportClient(calls(db).connection.location.text, db.catalog, token=ADMINISTRATOR) as administrator:
         return int(administrator.scan("skiway.snapshots").read_all()["snapshot_id"][0].as_py())
 
 
@@ -209,6 +209,20 @@ FUNCTION_ROWS: Final[dict[str, Row]] = {
         lambda db: db.call("skiway.profile", PEOPLE).read_all(), ROLES_ONLY, permission="connector.manage"
     ),
 }
+FUNCTION_ROWS |= {
+    "create_branch": write(
+        lambda db: db.call("skiway.create_branch", "new").read_all(), WRITE_CATALOG, permission=SCHEMAS
+    ),
+    "delete_branch": write(
+        lambda db: db.call("skiway.delete_branch", "dev").read_all(),
+        Least("manage", "catalog"),
+        permission="catalog.write",
+    ),
+    "merge_branch": write(
+        lambda db: db.call("skiway.merge_branch", "dev").read_all(), WRITE_CATALOG, permission=SCHEMAS
+    ),
+    "diff_branch": Row(lambda db: db.call("skiway.diff_branch", "dev").read_all()),
+}
 SYSTEM_TABLES: Final = (
     *(
         "tables",
@@ -225,7 +239,7 @@ SYSTEM_TABLES: Final = (
         "queries",
         "settings",
     ),
-    *("tokens", "audit", "usage", "lineage", "reports", "events", "plans", "query_history"),
+    *("tokens", "audit", "usage", "lineage", "reports", "events", "plans", "branches", "query_history"),
 )
 
 
@@ -308,10 +322,10 @@ def test_every_function_and_system_table_has_a_rule() -> None:
     assert set(SYSTEM_TABLES) == {each.name for each in system.tables()}, "add the new table to SYSTEM_TABLES"
 
 
-def prepared(connection: Disguise) -> AirportClient:
+def prepared(connection: Disguise, catalog: str = "lake") -> AirportClient:
     """A client that has the listing of the administrator."""
     connection.row = ("", "")
-    db = AirportClient(connection.location.text, "lake", token=ADMINISTRATOR)
+    db = AirportClient(connection.location.text, catalog, token=ADMINISTRATOR)
     db._session.calls = replace(db._session.calls, connection=connection)
     db.schemas()
     for table in ("sales.people", *(f"skiway.{name}" for name in SYSTEM_TABLES)):
@@ -332,10 +346,32 @@ def is_allowed(row: Row, caller: Caller) -> bool:
     )
 
 
-@pytest.mark.parametrize("which", ROWS_BY_CALL, ids=lambda which: " ".join(filter(None, which)))
-def test_row(which: tuple[str, str], connection: Disguise, worlds: Worlds) -> None:
+ON_MAIN_ONLY: Final = {
+    "undrop",
+    "refresh",
+    "profile",
+    "command",
+    "GetFlightInfo",
+    "GetSchema",
+    "ListFlights",
+    "databases",
+}
+"""The calls that need something which a branch does not have, or that name a catalog themselves."""
+ON_BRANCHES: Final = [
+    (which, "lake@dev")
+    for which in ROWS_BY_CALL
+    if not ON_MAIN_ONLY.intersection(which) and not any(part.endswith("_branch") for part in which)
+]
+
+
+@pytest.mark.parametrize(
+    ("which", "catalog"),
+    [*((which, "lake") for which in ROWS_BY_CALL), *ON_BRANCHES],
+    ids=lambda each: each if isinstance(each, str) else " ".join(filter(None, each)),
+)
+def test_row(which: tuple[str, str], catalog: str, connection: Disguise, worlds: Worlds) -> None:
     row = ROWS_BY_CALL[which]
-    db = prepared(connection)
+    db = prepared(connection, catalog)
     if row.with_rows:
         db.insert(PEOPLE, ROWS)
     for caller in SOME:
@@ -360,7 +396,7 @@ def test_row(which: tuple[str, str], connection: Disguise, worlds: Worlds) -> No
             else:
                 assert isinstance(error, REFUSALS), where
         if row.changes and row.supported and allowed:
-            db = prepared(connection)
+            db = prepared(connection, catalog)
             if row.with_rows:
                 db.insert(PEOPLE, ROWS)
 
@@ -376,14 +412,21 @@ ALLOWED_BY_POLICIES: Final = {
     "refresh",
     "profile",
     "end_query",
+    "create_branch",
+    "delete_branch",
+    "merge_branch",
 }
 """The changes that a caller can make whom policies restrict on the table."""
 
 
-@pytest.mark.parametrize("which", ROWS_BY_CALL, ids=lambda which: " ".join(filter(None, which)))
-def test_restricted_caller(which: tuple[str, str], connection: Disguise, worlds: Worlds) -> None:
+@pytest.mark.parametrize(
+    ("which", "catalog"),
+    [*((which, "lake") for which in ROWS_BY_CALL), *ON_BRANCHES],
+    ids=lambda each: each if isinstance(each, str) else " ".join(filter(None, each)),
+)
+def test_restricted_caller(which: tuple[str, str], catalog: str, connection: Disguise, worlds: Worlds) -> None:
     row = ROWS_BY_CALL[which]
-    db = prepared(connection)
+    db = prepared(connection, catalog)
     db.insert(PEOPLE, ROWS)
     before = worlds.now.state()
     connection.row, connection.caller = (which[0], "" if which[0] == "DoGet" else which[1]), RESTRICTED.name

@@ -20,6 +20,7 @@ RULES: Final[dict[str, tuple[str, ...]]] = {
     "/healthz": (),
     "/readyz": (),
     "/metrics": (OBSERVES_PLATFORM,),
+    "/v1/config": (),  # says where Iceberg REST is
     "/iceberg": (),  # has a matrix of its own
     "": (),  # the explorer: its calls go through the gRPC door, with the credentials of the visitor
 }

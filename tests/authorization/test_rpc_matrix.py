@@ -158,11 +158,16 @@ LEAST: Final[dict[str, dict[str, Least | None]]] = {
         ),
         ROLES_ONLY,
     ),
+    "BranchService": {
+        **dict.fromkeys(("ListBranches", "GetBranch", "DiffBranch"), READ_TABLE),
+        **dict.fromkeys(("CreateBranch", "MergeBranch"), WRITE_CATALOG),
+        "DeleteBranch": MANAGE_CATALOG,
+    },
     "EventService": {"ListEvents": ANYWHERE, "WatchEvents": ANYWHERE},
     "SearchService": dict.fromkeys(("Search", "ListObjects", "GetSummary"), ANYWHERE),
     "SystemObjectsService": {"GetSystemObjects": ROLES_ONLY},
 }
-READING: Final = ("List", "Get", "Resolve", "Lookup", "Watch", "Search")
+READING: Final = ("List", "Get", "Diff", "Resolve", "Lookup", "Watch", "Search")
 PERMISSIONS: Final[dict[str, tuple[str, str]]] = {
     "AccountService": ("account.read", "account.write"),
     "CatalogService": ("catalog.read", "catalog.write"),
@@ -181,6 +186,7 @@ PERMISSIONS: Final[dict[str, tuple[str, str]]] = {
     "QualityService": ("table.read", "table.write"),
     "WebhookService": ("webhook.manage", "webhook.manage"),
     "PipelineService": ("connector.manage", "connector.manage"),
+    "BranchService": ("catalog.read", "namespace.write"),
     "EventService": ("catalog.read", ""),
     "SearchService": ("catalog.read", ""),
     "SystemObjectsService": ("system-objects.read", ""),

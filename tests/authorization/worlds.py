@@ -18,7 +18,7 @@ from skiway.formats.iceberg.metadata import new_metadata, write_metadata
 from skiway.formats.iceberg.types import iceberg_schema
 from skiway.formats.iceberg.view_metadata import new_view, view_json
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore import Realm, managed, queries
+from skiway.metastore import Realm, branches, managed, queries
 from skiway.model import v1
 from skiway.request_path import Access
 from skiway.security import PermissionAuthorizer, Principal
@@ -62,11 +62,18 @@ class World:
         add_grants(realm, objects)
         add_policies(realm, people.resource_id)
         add_view_policy(realm, adults.resource_id)
+        branches.create(realm, v1.CreateBranchRequest(name="lake@dev"))
         return cls(stores)
 
     def state(self) -> list[Any]:
         """Everything but what reading leaves behind."""
-        return [each for each in self.stores.pointers.scan("") if not each.key.startswith(LEFT_BY_READING)]
+        found = (each for each in self.stores.pointers.scan("") if not each.key.startswith(LEFT_BY_READING))
+        return [each for each in found if not (each.key.startswith("/branches/") and _is_left(each.key))]
+
+
+def _is_left(key: str) -> bool:
+    """Whether a pointer of a branch is one that reading leaves behind, such as a snapshot of the base."""
+    return any(part in key for part in ("/adopted/", "/snapshots/", *LEFT_BY_READING))
 
 
 def _table(realm: Realm, warehouse: Warehouse, namespace: v1.Namespace, name: str) -> v1.Table:

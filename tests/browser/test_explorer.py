@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, StorageState, expect
 
 from browser.conftest import screenshot
@@ -81,7 +82,7 @@ def test_who_changed_a_table_is_seen_with_the_keyboard(tab: Page) -> None:
     expect(tab.get_by_role("region", name="Changed in the last 24 hours")).to_contain_text("ada")
     jump(tab, "lake.sales.people")
     jump(tab, "snapshots", "Snapshots")
-    newest = tab.get_by_role("main").get_by_role("listitem").first
+    newest = tab.locator(".timeline li").first
     expect(newest).to_contain_text("ada")
     expect(newest).to_contain_text("+1 rows")
 
@@ -130,6 +131,21 @@ def test_lineage_is_followed(tab: Page, server_address: str) -> None:
     expect(tab.locator(".network .line.lit")).to_have_count(1)
     tab.locator("a[data-node='lake.sales.names']").press("Enter")
     expect(tab.get_by_role("heading", level=1)).to_have_text("names")
+
+
+SHIFTS = """() => new Promise((done) => {
+  let total = 0;
+  const add = (list) => list.getEntries().forEach((each) => (total += each.value));
+  new PerformanceObserver(add).observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => done(total), 500);
+})"""
+
+
+@pytest.mark.parametrize("path", ["/", "/tables/lake/sales/people", "/tables/lake/sales/people?tab=connect"])
+def test_layout_does_not_shift_while_pages_load(tab: Page, server_address: str, path: str) -> None:
+    tab.goto(f"{server_address}{path}")
+    expect(tab.get_by_role("treeitem").first).to_be_visible()
+    assert tab.evaluate(SHIFTS) < 0.01
 
 
 def test_menu_opens_on_a_phone(tab: Page) -> None:

@@ -76,6 +76,24 @@ def test_python_files_are_planned_and_shown_without_control_characters(run: Run,
     assert run("pipelines", "delete", "sales").code == 0
 
 
+def test_a_folder_is_applied_for_a_target_with_variables(run: Run, folder: Path) -> None:
+    run("namespaces", "create", "lake.shop")
+    (folder / "pipeline.yml").write_text(
+        "name: sales\ncatalog: lake\nnamespace: shop\nvars: {x: 1}\ntargets: {dev: {}}\n"
+    )
+    (folder / "ones.sql").write_text("-- {{ target.name }}\nSELECT {{ var('x') }} AS x")
+    (folder / "big.sql").unlink()
+    assert run("pipelines", "apply", folder, "--target", "dev", "--var", "x=5").code == 0
+    assert run("pipelines", "get", "sales_dev", "--file", "ones.sql").out == "-- dev\nSELECT 5 AS x\n"
+    plan = run("pipelines", "run", "sales_dev", "--dry-run", "--select", "on*", "-o", "json").json
+    assert [each["table"] for each in plan] == ["shop.ones"]
+    wrong = run("pipelines", "run", "sales_dev", "--select", "nothing+")
+    assert (wrong.code, "the selection 'nothing+' names no table" in wrong.err) == (1, True)
+    assert run("pipelines", "test", folder).code == 0
+    assert run("pipelines", "delete", "sales_dev").code == 0
+    assert run("namespaces", "delete", "lake.shop").code == 0
+
+
 def test_mistakes_are_explained(run: Run, folder: Path, tmp_path: Path) -> None:
     wrong = run("pipelines", "create", tmp_path)
     assert (wrong.code, "it has no pipeline.yml" in wrong.err) == (1, True)
@@ -93,12 +111,16 @@ def test_commands_of_the_page_run(run: Run, tmp_path: Path, monkeypatch: pytest.
         (tmp_path / "sales" / name).write_text(body)
     assert {each.name for each in (tmp_path / "sales").iterdir()} == {
         "pipeline.yml",
+        "notes.yml",
         "big_orders.sql",
         "totals.sql",
         "shares.py",
     }
     found = re.findall(r"^skiway (pipelines .*?)(?:#.*)?$", page, re.MULTILINE)
     assert len(found) >= 7
+    run("namespaces", "create", "lake.sandbox")
+    shown = run("pipelines", "render", "./sales", "--target", "dev", "--file", "pipeline.yml")
+    assert "namespace: sandbox" in shown.out
     for line in found:
         given = shlex.split(line)
         done = run(*given, *(["--no-watch"] if given[1] == "run" and "--dry-run" not in given else []))

@@ -269,27 +269,80 @@ def test_tables_are_altered_and_dropped(run: Run, table: str) -> None:
     assert run("sql", f"DROP TABLE {renamed}").code == 1
 
 
+def test_merge_is_one_change(run: Run, table: str) -> None:
+    """Names of tables that are not those of the server's function, in parts that have parentheses, strings and other names."""
+    schema, name = table.rpartition(".")[::2]
+    run("sql", f"INSERT INTO {table} (id, name) VALUES (10, 'ten')")
+    done = run(
+        "sql",
+        f"""USE {schema}; MERGE INTO {name} AS t USING (SELECT 10 AS id, 'USING n ON t.id WHEN' AS name UNION ALL
+            SELECT max(n.id) + 90, 'new' FROM {name} n) n ON (t.id = n.id) AND n.name != 'x'
+            WHEN MATCHED AND t.name = 'ten' THEN UPDATE SET name = n.name
+            WHEN NOT MATCHED THEN INSERT (id, name) VALUES (n.id, n.name)""",
+    )
+    assert (done.code, done.out) == (0, f"using {schema}\ninserted 1 row, updated 1 row\n"), done.err
+    found = run("sql", f"SELECT id, name FROM {table} WHERE id >= 10 ORDER BY id", "-o", "json").json
+    assert found == [{"id": 10, "name": "USING n ON t.id WHEN"}, {"id": 100, "name": "new"}]
+    done = run(
+        "sql",
+        f"MERGE INTO {table} USING {table} s ON {name}.id = s.id WHEN MATCHED AND s.id > 9 THEN DELETE",
+        "-o",
+        "json",
+    )
+    assert done.json == {"statement": "merge", "count": 2, "message": "deleted 2 rows"}
+    assert len(rows(run, table)) == 3
+
+
+def test_views_are_created_replaced_and_dropped(run: Run, table: str) -> None:
+    schema, name = table.rpartition(".")[::2]
+    view, other = f"{schema}.v", f"{schema}2.v"
+    done = run(
+        "sql",
+        f"CREATE SCHEMA {schema}2; USE {schema}; CREATE VIEW v AS WITH {name} AS (FROM {table}) SELECT id FROM {name} WHERE id > 1;"
+        f"CREATE VIEW IF NOT EXISTS v AS SELECT 1; CREATE VIEW {other} AS SELECT count(*) AS id FROM {name}",
+    )
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[2:] == [f"created view {view}", f"view {view} already exists", f"created view {other}"]
+    assert sorted(rows(run, view)) == [(2,), (3,)]
+    assert rows(run, other) == [(3,)]
+    assert "already exists" in run("sql", f"CREATE VIEW {view} AS SELECT 1").err
+    assert run("sql", f"CREATE OR REPLACE VIEW {view} AS SELECT 7 AS id").code == 0
+    assert rows(run, view) == [(7,)]
+    assert (
+        run("sql", f"DROP VIEW {view}; DROP VIEW IF EXISTS {view}; DROP VIEW {other}; DROP SCHEMA {schema}2").code == 0
+    )
+    assert run("sql", f"DROP VIEW {table}").err == f"skiway: {table.partition('.')[2]} is a table: use DROP TABLE\n"
+
+
 @pytest.mark.parametrize(
     ("statement", "expected_error"),
     [
         ("BEGIN", "every statement commits on its own"),
+        ("MERGE INTO lake.raw.people USING lake.raw.people x ON true WHEN MATCHED THEN DELETE", "read-only"),
+        ("MERGE INTO lake.raw.people USING (SELECT 1) ON true WHEN MATCHED THEN DELETE", "without an alias"),
         (
-            "MERGE INTO lake.raw.people USING lake.raw.people x ON true WHEN MATCHED THEN DELETE",
-            "MERGE is not supported",
+            "MERGE INTO lake.raw.people p USING lake.raw.people q USING (id) WHEN MATCHED THEN DELETE",
+            "ON condition WHEN",
+        ),
+        (
+            "MERGE INTO lake.raw.people p USING x ON p.id = x.id WHEN MATCHED THEN DELETE",
+            "x is not a table of the lake, and the server",
         ),
         ("EXPLAIN DELETE FROM lake.raw.people", "EXPLAIN is for queries only"),
         ("SET search_path = 'raw'", "USE catalog.schema"),
         ("USE lake.nope", "schema lake.nope does not exist"),
         (".nope", "type .help"),
-        ("CREATE VIEW lake.raw.v AS SELECT 1", "CREATE VIEW is not supported"),
+        ("CREATE VIEW lake.raw.v (a) AS SELECT 1", "a view takes its columns from its query"),
+        ("CREATE VIEW lake.raw.v AS FROM 'x.csv'", 'x.csv" is not a table of the lake'),
+        ("CREATE SEQUENCE lake.raw.s", "CREATE SEQUENCE is not supported"),
         ("INSERT OR REPLACE INTO lake.raw.people VALUES (1, 'x')", "tables of the lake have no keys"),
-        ("UPDATE lake.raw.people SET id = 1 FROM lake.raw.orders o", "use a subquery"),
-        ("DELETE FROM lake.raw.people USING lake.raw.orders o WHERE true", "use a subquery"),
+        ("UPDATE lake.raw.people SET id = 1 FROM lake.raw.people o", "read-only"),
         ("COPY lake.raw.people FROM 'x.csv'", "INSERT INTO table SELECT * FROM 'file'"),
         ("DROP SCHEMA lake.raw CASCADE", "skiway namespaces delete --cascade"),
         ("SELEC 1", "syntax error"),
         ("SELECT nope FROM lake.raw.people", "nope"),
-        ("SELECT * FROM people", "write tables as catalog.schema.table"),
+        ("SELECT * FROM people", "does not exist; did you mean lake.raw.people?"),
+        ("SELECT * FROM nothing_like_it", "does not exist; write tables as catalog.schema.table"),
         ("INSERT INTO people VALUES (1)", "people is not a table of the lake: write catalog.schema.table"),
         ("INSERT INTO lake.raw.people VALUES (1, 'x')", "read-only"),
         ("DELETE FROM lake.raw.people", "read-only"),

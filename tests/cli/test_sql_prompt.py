@@ -177,3 +177,10 @@ def test_timer_is_shown_beside_the_output(run: Run) -> None:
 def test_wrong_values_are_explained(run: Run, command: str, message: str) -> None:
     found = run("sql", command)
     assert (found.code, message in found.err) == (1, True), found.err
+
+
+def test_help_and_quit_need_no_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    typed = iter(["help", "?;", "select", "help;", "quit", "never read"])
+    prompt = Prompt(lambda: NAMES)
+    assert list(prompt.statements(lambda _: next(typed))) == [".help", ".help", "select\nhelp;"]

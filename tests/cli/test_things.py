@@ -188,7 +188,9 @@ def test_history_has_queries_and_the_reasons_for_their_time(run: Run) -> None:
     assert run("queries", "history", "--text", "of_the_history", "--slower-than", "1h", "-o", "json").json == []
     assert run("queries", "history", "--text", "of_the_history", "--caller", "nobody", "-o", "json").json == []
     query = found[0]["query_id"]
-    assert run("queries", "why", query).out.startswith(("It was fast", "Running", "Planning", "Sending", "Nothing", "It waited"))
+    assert run("queries", "why", query).out.startswith(
+        ("It was fast", "Running", "Planning", "Sending", "Nothing", "It waited")
+    )
     assert run("queries", "why", query, "-o", "json").json["plan"]
     assert run("queries", "why", "never").code == 1
 

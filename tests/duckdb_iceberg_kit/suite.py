@@ -19,6 +19,7 @@ COMMIT: Final = "45163a28e"
 
 TESTS: Final = "test/sql/local/catalog_test_config_setup/catalog_agnostic"
 _TABLE: Final = re.compile(r'my_datalake\.(?:"?default"?)\.("?\w+)', re.IGNORECASE)
+_SCHEMA: Final = re.compile(r"drop schema (?:if exists )?(my_datalake\.\w+)", re.IGNORECASE)
 _UNQUALIFIED: Final = re.compile(
     r"(?:table(?: if (?:not )?exists)?|into|from|update|join)\s+([a-z_]\w*)", re.IGNORECASE
 )
@@ -50,11 +51,13 @@ def _git(repository: Path, *arguments: str, given: str = "") -> subprocess.Compl
 
 
 def groups(root: Path) -> list[list[str]]:
-    """The test files. Those that name the same table are in one group, because they must not run at once."""
+    """The test files. Those that name the same table, or drop the same schema, are in one group, because they must not run at once."""
     merged: list[tuple[set[str], list[str]]] = []
     for path in sorted((root / TESTS).rglob("*.test")):
         text = path.read_text().lower()
-        names = set(_TABLE.findall(text)) | (set(_UNQUALIFIED.findall(text)) if "use my_datalake" in text else set())
+        names = {*_TABLE.findall(text), *_SCHEMA.findall(text)} | (
+            set(_UNQUALIFIED.findall(text)) if "use my_datalake" in text else set()
+        )
         sharing = [group for group in merged if group[0] & names]
         merged = [group for group in merged if not group[0] & names]
         files = [file for _, others in sharing for file in others]

@@ -58,6 +58,7 @@ class Folder:
     mode: Any = v1.COM_APPEND
     rng: random.Random = field(default_factory=lambda: random.Random(5))
     files: int = 0
+    exactly: int = 0
 
     def spec(self) -> v1.ConnectorSpec:
         keys = ["id"] if self.mode == v1.COM_UPSERT else []
@@ -66,7 +67,7 @@ class Folder:
 
     def change(self) -> None:
         (self.folder / "t").mkdir(parents=True, exist_ok=True)
-        for _ in range(self.rng.randrange(1, 4)):
+        for _ in range(self.exactly or self.rng.randrange(1, 4)):
             self.files += 1
             ids = [self.rng.randrange(30) for _ in range(self.rng.randrange(1, 20))]
             rows = pa.table({"id": ids, "v": [f"{self.files}-{place}" for place in range(len(ids))]})
@@ -263,14 +264,22 @@ class Copy:
         assert self.rows() == self.source.rows(), when
 
 
-def killed_copies(launcher: Launcher, deployment: Deployment, source: Changing) -> None:
+def killed_copies(launcher: Launcher, deployment: Deployment, source: Changing, *settings: str) -> None:
     """Copy the source again and again, with a server that is killed before its commit and before each later swap."""
     copy = Copy(deployment, source)
-    KilledJobs(launcher, deployment, copy, SETTINGS, more_threads=["tables"]).run(lambda steps: swaps(steps)[1:])
+    KilledJobs(launcher, deployment, copy, (*SETTINGS, *settings), more_threads=["tables"]).run(
+        lambda steps: swaps(steps)[1:]
+    )
     assert copy.was_behind, "no server was killed before its commit"
     rows = copy.rows()
     collect(deployment, ahead_s=10 * 86400.0)
     assert copy.rows() == rows, "after gc"
+
+
+@pytest.mark.parametrize("mode", [v1.COM_APPEND, v1.COM_UPSERT, v1.COM_REPLACE], ids=v1.CopyMode.Name)
+def test_killed_copy_in_steps_equals_the_folder(launcher, new_deployment, tmp_path, mode):
+    source = Folder(tmp_path / "source", mode, random.Random(8), exactly=5)
+    killed_copies(launcher, new_deployment("sqlite"), source, "reconciler.copy_step_bytes=1")
 
 
 @pytest.mark.parametrize("mode", [v1.COM_APPEND, v1.COM_UPSERT, v1.COM_REPLACE], ids=v1.CopyMode.Name)

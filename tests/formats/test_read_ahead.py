@@ -43,6 +43,30 @@ def test_all_items_are_returned_in_order() -> None:
     assert all(each.wait(200) for each in counters.closed.values())
 
 
+@pytest.mark.parametrize("short", ["", "a", "bc", "abcd"])
+def test_short_sources_have_no_thread_and_the_same_items(short: str) -> None:
+    threads: dict[str, str] = {}
+
+    def draw(name: str) -> Generator[str]:
+        threads[name] = threading.current_thread().name
+        yield from counters.draw(name)
+
+    counters = Counters(depth=3)
+    found = list(read_ahead("abcd", draw, lambda name: name in short))
+    assert found == list(read_ahead("abcd", Counters(depth=3).draw))
+    assert {name for name, thread in threads.items() if thread != "read-ahead"} == set(short)
+
+
+def test_short_source_is_closed_with_the_others() -> None:
+    counters = Counters()
+    items = read_ahead("ab", counters.draw, lambda name: name == "a")
+    next(items)
+    assert counters.drawn["a"] == 1
+    items.close()  # type: ignore[attr-defined]
+    assert counters.closed["a"].wait(200)
+    assert counters.closed["b"].wait(200)
+
+
 def test_no_sources_yield_no_items() -> None:
     assert list(read_ahead("", Counters().draw)) == []
     assert list(read_ahead("ab", Counters(depth=0).draw)) == []

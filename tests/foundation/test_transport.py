@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
+import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,11 +48,14 @@ class Service:
         self.threads = FairThreads(8, "test", per_lane=6, waiting=3)
         self.watch = StreamWatch(opening_s=0.3, idle_s=0.5)
         self.gone, self.go = threading.Event(), threading.Event()
-        self.sent = 0
+        self.sent, self.called = 0, Counter[str]()
         self.errors: list[BaseException] = []
 
     def methods(self) -> Methods:
-        one, many = (self.echo, self.wait, self.fail, self.status, self.headers, self.left), (self.count, self.flood)
+        one, many = (
+            (self.echo, self.wait, self.fail, self.status, self.headers, self.left),
+            (self.count, self.flood, self.pause),
+        )
         methods = [Method(f"/t/{each.__name__}", each, self.threads) for each in one]
         methods += [Method(f"/t/{each.__name__}", each, self.threads, "many") for each in many]
         methods += [Method("/t/sends", self.sends, self.threads, "sends")]
@@ -61,6 +68,7 @@ class Service:
 
     def wait(self, messages: Iterator[bytes], call: transport.Call) -> bytes:
         call.add_callback(self.gone.set)
+        self.called["wait"] += 1
         self.go.wait(LONG_S)
         return b"waited"
 
@@ -85,8 +93,14 @@ class Service:
     def count(self, messages: Iterator[bytes], call: transport.Call) -> Iterator[bytes]:
         yield from (str(number).encode() for number in range(int(next(messages))))
 
+    def pause(self, messages: Iterator[bytes], call: transport.Call) -> Iterator[bytes]:
+        yield b"first"
+        self.go.wait(LONG_S)
+        yield b"second"
+
     def flood(self, messages: Iterator[bytes], call: transport.Call) -> Iterator[bytes]:
         message = bytes(MIB)
+        self.called["flood"] += 1
         try:
             for _ in range(int(next(messages))):
                 yield message
@@ -173,6 +187,14 @@ def test_streams(name: str) -> None:
         assert channel.stream_unary("/t/total")(iter(())) == b"0"
 
 
+def test_message_arrives_before_there_is_a_next_one(name: str) -> None:
+    with connected(name) as (service, channel):
+        stream: Any = channel.unary_stream("/t/pause")(b"", timeout=LONG_S)
+        assert next(stream) == b"first"
+        service.go.set()
+        assert list(stream) == [b"second"]
+
+
 def test_half_closed_stream_is_answered(name: str) -> None:
     with connected(name) as (service, channel):
         said: list[bytes] = []
@@ -246,6 +268,25 @@ def test_cancelled_call_is_over(name: str) -> None:
         next(stream)
         service.gone.clear()
         stream.cancel()
+        assert service.gone.wait(LONG_S)
+        assert service.sent < 900
+
+
+@pytest.mark.parametrize("method", ["flood", "wait"])
+def test_client_process_that_is_killed_is_noticed(name: str, method: str) -> None:
+    with serving(name) as (service, address, _):
+        program = f"""import grpc, time
+with grpc.insecure_channel({address!r}) as channel:
+    call = channel.unary_stream("/t/{method}")(b"1000", timeout=600)
+    print("called", flush=True)
+    time.sleep(600)
+"""
+        client = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        assert client.stdout is not None
+        with client, client.stdout:
+            assert client.stdout.readline()
+            eventually(lambda: service.called[method] > 0)
+            client.kill()
         assert service.gone.wait(LONG_S)
         assert service.sent < 900
 
@@ -345,13 +386,67 @@ def test_full_lane_rejects_calls_and_others_are_served(name: str) -> None:
         assert [call.code() for call in busy if call.done()] == [Code.RESOURCE_EXHAUSTED] * 11
 
 
-def test_many_idle_connections(name: str) -> None:
-    with serving(name) as (_, address, _server), contextlib.ExitStack() as stack:
+def test_slow_writer_is_served_and_delays_nobody(name: str) -> None:
+    with serving(name) as (_, address, _server), grpc.insecure_channel(address, CHANNEL) as channel:
         port = int(address.rpartition(":")[2])
-        for _ in range(300):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        with grpc.insecure_channel(address, CHANNEL) as channel:
-            assert ask(channel, "echo", b"x") == b"x"
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            data = OPEN + request(1) + frame(0, 1, 1, b"\0\0\0\0\5hello")
+            for place in range(0, len(data), 3):
+                slow.sendall(data[place : place + 3])
+                if not place % 60:
+                    assert ask(channel, "echo", b"x") == b"x"
+            slow.settimeout(LONG_S)
+            found = b""
+            while b"hello" not in found:
+                chunk = slow.recv(65536)
+                assert chunk, found
+                found += chunk
+
+
+@pytest.mark.parametrize("has_begun", [False, True], ids=["silent", "HTTP/2"])
+def test_ten_thousand_idle_connections(name: str, has_begun: bool) -> None:
+    """They cost little memory, and calls are served as if they were not there."""
+    with serving(name) as (_, address, _server):
+        port = int(address.rpartition(":")[2])
+        before = memory_bytes()
+        with (
+            idle_connections(port, IDLE, OPEN if has_begun else b""),
+            grpc.insecure_channel(address, CHANNEL) as channel,
+        ):
+            for _ in range(20):
+                assert ask(channel, "echo", b"x") == b"x"
+            assert memory_bytes() - before < 64 * 1024 * IDLE
+
+
+IDLE = 10_000
+
+
+@contextlib.contextmanager
+def idle_connections(port: int, count: int, data: bytes) -> Iterator[None]:
+    """Connections of another process, which have sent `data`."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    program = f"""import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+opened = []
+for number in range({count}):
+    opened.append(socket.create_connection(("127.0.0.1", {port})))
+    opened[-1].sendall({data!r})
+    if {bool(data)}:
+        assert opened[-1].recv(9)
+print("connected", flush=True)
+sys.stdin.read()
+"""
+    client = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert client.stdin is not None
+    assert client.stdout is not None
+    with client:
+        assert client.stdout.readline(), "the connections were not accepted"
+        yield
+        client.stdin.close()
+
+
+def memory_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 # -- TLS ------------------------------------------------------------------------------------------------------------------
@@ -466,13 +561,65 @@ def test_random_bytes_harm_nobody(name: str) -> None:
         assert ask(channel, "echo", b"x") == b"x"
 
 
+def test_streams_that_are_reset_at_once_harm_nobody(name: str) -> None:
+    """A server that works on each of them could be kept busy by few clients."""
+    flood = OPEN + b"".join(request(n) + frame(3, 0, n, bytes(3) + b"\x08") for n in range(1, 8001, 2))
+    with serving(name) as (_, address, _server), grpc.insecure_channel(address, CHANNEL) as channel:
+        answered(int(address.rpartition(":")[2]), flood)
+        assert ask(channel, "echo", b"x") == b"x"
+
+
+def test_native_headers_without_an_end_are_not_collected(name: str) -> None:
+    if name == "grpcio":
+        return
+    with serving(name) as (_, address, _server), grpc.insecure_channel(address, CHANNEL) as channel:
+        assert ask(channel, "echo", b"x") == b"x"
+        before = memory_bytes()
+        field = b"\0\1x\x7f\xc1\x3d" + b"y" * 8000
+        first = request(1).replace(b"\1\4", b"\1\0", 1)  # without the flag that ends the headers
+        answered(int(address.rpartition(":")[2]), OPEN + first + frame(9, 0, 1, field) * 8000)
+        assert memory_bytes() - before < 20 * MIB
+        assert ask(channel, "echo", b"x") == b"x"
+
+
+@pytest.mark.parametrize("method", [b"/t/count", b"/t/echo", b"/t/sends"])
+def test_native_short_response_is_one_write_with_its_status(name: str, method: bytes) -> None:
+    if name == "grpcio":
+        return
+    with (
+        serving(name) as (_, address, _server),
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as connection,
+    ):
+        connection.settimeout(LONG_S)
+        connection.sendall(OPEN)
+        for stream in (1, 3, 5):
+            connection.sendall(request(stream, method) + frame(0, 1, stream, b"\0\0\0\0\x013"))
+            found = b""
+            while not any(number == stream for number, _ in frames_of(found)):
+                found = connection.recv(65536)
+        assert (stream, True) in frames_of(found)
+
+
+def frames_of(data: bytes) -> list[tuple[int, bool]]:
+    """The streams of HTTP/2 frames, and whether each frame ends its stream."""
+    found = []
+    while data:
+        kind, flags = data[3], data[4]
+        found.append((int.from_bytes(data[5:9], "big"), kind in (0, 1) and bool(flags & 1)))
+        data = data[9 + int.from_bytes(data[:3], "big") :]
+    return found
+
+
 # -- the choice -----------------------------------------------------------------------------------------------------------
 
 
 def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(native.VARIABLE, raising=False)
     monkeypatch.setattr(native, "find_spec", lambda _: None)
     assert chosen("auto") == chosen("grpcio") == "grpcio"
     with pytest.raises(Unsupported, match="make native"):
         chosen("native")
     monkeypatch.setattr(native, "find_spec", lambda _: object())
     assert chosen("auto") == chosen("native") == "native"
+    monkeypatch.setenv(native.VARIABLE, "grpcio")
+    assert (chosen("auto"), chosen("native")) == ("grpcio", "native")

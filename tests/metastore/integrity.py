@@ -11,6 +11,7 @@ from skiway.storage import Pointer, Stores
 # Pointers whose value is not the URI of a blob.
 PLAIN = (
     "/automatic-profiles/",
+    "/branches/",
     "/closing/",
     "/dropped/",
     "/events/",
@@ -40,7 +41,12 @@ def damage(stores: Stores) -> list[str]:
 
 def _damage(stores: Stores, pointers: dict[str, Pointer]) -> Iterator[str]:
     for key, pointer in pointers.items():
-        if key.startswith(PLAIN) or key.endswith("/snapshots/current") or "/snapshots/profiles/" in key:
+        if (
+            key.startswith(PLAIN)
+            or key.endswith("/snapshots/current")
+            or "/snapshots/profiles/" in key
+            or "/branches/bases/" in key
+        ):
             continue
         canonical = "/" + pointer.blob_uri.rsplit("/", 2)[0]
         if canonical not in pointers:
@@ -76,6 +82,8 @@ def kind_of(canonical: str) -> Any:
             noun = "idempotency"
         case [*_, "grants", "by-object", _, _]:
             noun = "grant"
+        case [*_, "branches", "by-id", _]:
+            noun = "branch"
         case [*_, "policies", "by-id", _]:
             noun = "policy"
         case [*_, "column-tags", "by-table", _]:

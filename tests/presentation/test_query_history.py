@@ -19,7 +19,7 @@ READ: dict[str, Any] = {
 
 
 def query(**more: Any) -> dict[str, Any]:
-    parts = {name: 0.0 for name in ("queue_ms", "plan_ms", "run_ms", "send_ms")}
+    parts = dict.fromkeys(("queue_ms", "plan_ms", "run_ms", "send_ms"), 0.0)
     return {"duration_ms": 1000.0, **parts, "rows": 5, "bytes": 100, "reads": [], "plan": [], **more}
 
 
@@ -32,7 +32,10 @@ def query(**more: Any) -> dict[str, Any]:
         ({"send_ms": 900.0, "rows": 1_000_000}, "1,000,000 rows"),
         ({"send_ms": 900.0, "rows": None, "bytes": None}, "Sending the result took 900 ms"),
         (
-            {"run_ms": 800.0, "plan": [{"name": "hash join", "ms": 9.0, "rows": 7}, {"name": "scan", "ms": 1.0, "rows": 1}]},
+            {
+                "run_ms": 800.0,
+                "plan": [{"name": "hash join", "ms": 9.0, "rows": 7}, {"name": "scan", "ms": 1.0, "rows": 1}],
+            },
             "hash join: 90 % of the work, 7 rows",
         ),
         ({"reads": [READ]}, "no condition on it that excludes files"),

@@ -171,7 +171,7 @@ def running_spark(folder: Path, catalog: str, s3: str) -> Iterator[str]:
 def _settings(s3: str) -> list[str]:
     settings = {
         "warehouse.uri": f"s3://{BUCKET}/tables",
-        "warehouse.locations": f"default/lake=s3://{BUCKET}/default",
+        "warehouse.locations": f"default/lake=s3://{BUCKET}/default; default/lake=s3://bucket/warehouse",  # the second for statistics
         "warehouse.vending.credentials": "static",
         "warehouse.vending.static.accounts": "default",
         "warehouse.vending.static.read_access_key_id": "admin",

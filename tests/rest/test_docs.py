@@ -17,7 +17,10 @@ from skiway.rest import RestOptions
 from skiway.rest.app import ROUTES
 from skiway.rest.errors import BY_CLASS, BY_KEY, MISSING
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "rest.md").read_text()
+REFERENCE = (DOCS / "reference" / "rest.md").read_text()
+SUITES = (DOCS / "reference" / "iceberg-suites.md").read_text()
 CLIENT, SERVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -40,19 +43,19 @@ def test_server_example_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_every_endpoint_is_on_the_page_with_its_permission() -> None:
-    rows = re.findall(r"^\| `([A-Z]+ (?:/polaris)?/v1\S*)` \| `(\S+)` \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `([A-Z]+ (?:/polaris)?/v1\S*)` \| `(\S+)` \|$", REFERENCE, re.MULTILINE)
     assert rows == [(route.endpoint, route.permissions[0]) for route in ROUTES if route.permissions]
 
 
 def test_every_error_is_on_the_page() -> None:
-    rows = re.findall(r"^\| (\d+) \| (`.*?`) \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (`.*?`) \|", REFERENCE, re.MULTILINE)
     shown = {(int(status), kind) for status, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
     of_changes = {(500, "CommitStateUnknownException"), (503, "ServiceFailureException")}
     assert shown == {*BY_CLASS.values(), *BY_KEY.values(), *((404, kind) for kind in MISSING.values()), *of_changes}
 
 
 def test_every_excluded_test_is_on_the_page_with_its_reason() -> None:
-    rows = re.findall(r"^\| `(\w+Tests)` \| (`.*`) \| (.*) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+Tests)` \| (`.*`) \| (.*) \|$", SUITES, re.MULTILINE)
     shown = {(suite, name, why) for suite, names, why in rows for name in re.findall(r"`(\w+)`", names)}
     listed = {(suite, name, why) for suite, tests in excluded().items() for name, why in tests.items()}
     plural = {(suite, name, why.replace("skips it", "skips them")) for suite, name, why in listed}
@@ -61,7 +64,7 @@ def test_every_excluded_test_is_on_the_page_with_its_reason() -> None:
 
 
 def test_numbers_on_the_page_match_the_code() -> None:
-    assert f"more than {RestOptions().max_body_bytes // 2**20} MiB" in PAGE
+    assert f"more than {RestOptions().max_body_bytes // 2**20} MiB" in REFERENCE
     assert f"up to {MAX_HEADER_LENGTH} characters" in PAGE
 
 

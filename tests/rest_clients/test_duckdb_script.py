@@ -183,7 +183,7 @@ def test_tables_written_over_airport_are_read(user: User) -> None:
 
 
 def test_views_are_not_shown_by_the_extension(user: User) -> None:
-    """Remove this test, and the sentence in docs/rest.md, when DuckDB's extension supports views."""
+    """Remove this test, and the sentence in docs/reference/iceberg-suites.md, when DuckDB's extension supports views."""
     with user.lake.airport() as db:
         db.call("skiway.create_view", f"{user.schema}.v", "SELECT 42 AS x").read_all()
     with pytest.raises(duckdb.CatalogException, match="does not exist"):

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore import connectors, jobs, managed, policies, quality, queries, webhooks
+from skiway.metastore import branches, connectors, jobs, managed, policies, quality, queries, webhooks
 from skiway.metastore.pipelines import api as pipelines
 from skiway.metastore.pipelines.inputs import owner_realm
 from skiway.metastore.transactions import staged_writes
@@ -114,6 +114,7 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
     ann = owner_realm(factory.home, v1.PipelineOwner(subject="ann", roles=["administrator"]))
     declared = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))
     pipeline = pipelines.CALLS.create(ann, declared).pipeline
+    branches.create(factory.home, v1.CreateBranchRequest(name="lake@dev"))
     made = Lake(
         *(catalog, namespace, table, view, connector),
         job_id=job.job_id,
@@ -360,6 +361,12 @@ REQUESTS: Mapping[str, Make] = {
     "PipelineService/StartPipeline": lambda lake: v1.StartPipelineRequest(pipeline_id=lake.pipeline.resource_id),
     "EventService/ListEvents": lambda _: v1.ListEventsRequest(),
     "EventService/WatchEvents": lambda _: v1.WatchEventsRequest(wait_seconds=1),
+    "BranchService/ListBranches": lambda _: v1.ListBranchesRequest(catalog="lake"),
+    "BranchService/GetBranch": lambda _: v1.GetBranchRequest(name="lake@dev"),
+    "BranchService/CreateBranch": lambda _: v1.CreateBranchRequest(name="lake@new"),
+    "BranchService/DeleteBranch": lambda _: v1.DeleteBranchRequest(name="lake@dev"),
+    "BranchService/DiffBranch": lambda _: v1.DiffBranchRequest(name="lake@dev"),
+    "BranchService/MergeBranch": lambda _: v1.MergeBranchRequest(name="lake@dev"),
     "SearchService/Search": lambda _: v1.SearchRequest(text="people", wait_ms=20_000),
     "SearchService/ListObjects": lambda _: v1.ListObjectsRequest(wait_ms=20_000),
     "SearchService/GetSummary": lambda _: v1.GetSummaryRequest(largest=10, wait_ms=20_000),

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from runtime import preloaded
 from skiway.client import AirportClient, Metastore
+from skiway.foundation.native import VARIABLE
 from skiway.metastore.records import keys
 from skiway.model import v1
 from skiway.storage import Pointer, Stores
@@ -35,8 +36,9 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of the tests without Skiway's settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SKIWAY")} | more
+    """The environment of the tests without Skiway's settings, but with the transport that the tests run on."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SKIWAY") or name == VARIABLE}
+    return kept | more
 
 
 def s3_warehouse(endpoint: str) -> list[str]:

@@ -73,6 +73,11 @@ def test_server_reports_health_readiness_and_metrics(tmp_path) -> None:
         assert get(f"{http}/healthz") == (200, "ok\n")
         assert get(f"{http}/readyz") == (200, "ready\n")
         assert get(f"{http}/iceberg/v1/config?warehouse=lake")[0] == 200
+        status, text = get(f"{http}/v1/config?warehouse=lake")
+        assert (status, f"set the uri of the client to {http}/iceberg" in json.loads(text)["error"]["message"]) == (
+            404,
+            True,
+        )
         status, text = get(f"{http}/metrics")
         assert status == 200
         families = {family.name: family for family in text_string_to_metric_families(text)}

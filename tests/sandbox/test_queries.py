@@ -279,6 +279,14 @@ def test_process_that_cannot_start_is_no_question_of_memory(monkeypatch: pytest.
             queries.start()
 
 
+def test_process_does_without_pandas(process: QueryProcess) -> None:
+    """It would be a fifth of its memory: pyarrow imports pandas for its first scalar if it can."""
+    assert result(process, "SELECT count(*) AS n FROM s.t WHERE id > 3", scanned()) == [{"n": 26}]
+    loaded = Path(f"/proc/{process.pid}/maps").read_text()
+    assert "/duckdb/" in loaded or "_duckdb" in loaded
+    assert "/pandas/" not in loaded
+
+
 ENDLESS = "SELECT sum(a.range * b.range) FROM range(100_000) a, range(10_000_000_000) b"
 
 

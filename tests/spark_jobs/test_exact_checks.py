@@ -5,6 +5,7 @@ The expected figures are computed in Python from the rows that PyIceberg reads.
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from math import ceil, isnan
@@ -14,9 +15,11 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from formats.delete_files import add_position_deletes
 from formats.managed import LooseTable
+from skiway.formats import TableHandle, data_files
 from skiway.formats.iceberg.changes.evolution import AddColumn, WidenColumn, evolve
 from skiway.formats.schemas import leaves
 from skiway.metastore.quality.facts import type_of
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = SPARK
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks do not have the modules of tests
 
 SCHEMA = pa.schema(
     {
@@ -201,6 +205,43 @@ def test_keys_are_compared_in_all_rows(spark: SparkSession, table: LooseTable, k
     assert repeated or key == ("id", "note")
 
 
+class Counted:
+    """A table whose reads are lines of a file, which tasks write."""
+
+    def __init__(self, handle: TableHandle, log: Path) -> None:
+        self.handle, self.log = handle, log
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.handle, name)
+
+    def read(self, *given: Any, files: pa.Table, **how: Any) -> Any:
+        with self.log.open("a") as log:
+            log.write(f"{files['path'].to_pylist()}\n")
+        return self.handle.read(*given, files=files, **how)
+
+
+def test_rules_of_several_columns_share_one_scan_of_a_table_with_deletes(
+    spark: SparkSession, table: LooseTable, tmp_path: Path
+) -> None:
+    log = tmp_path / "reads"
+    handle: Any = Counted(table.handle, log)
+    snapshot = handle.current()
+    checks = [
+        v1.RuleCheck(null_share=v1.NullShareCheck(column="note")),
+        v1.RuleCheck(range=v1.RangeCheck(column="id")),
+        v1.RuleCheck(quantile=v1.QuantileCheck(column="price", quantile=0.5)),
+        v1.RuleCheck(unique=v1.UniqueCheck(columns=["id", "part"])),
+        v1.RuleCheck(distinct_count=v1.DistinctCountCheck(column="day")),
+    ]
+    facts = measure(lambda: spark, handle, snapshot, TABLE, checks)
+    assert set(facts.columns) >= {"note", "id", "price", "day"}
+    read = log.read_text().splitlines()
+    assert sorted(read) == sorted(set(read))
+    assert len(read) == data_files(handle.files(snapshot)).num_rows
+
+
 def test_rows_are_counted_without_columns(spark: SparkSession, table: LooseTable) -> None:
     facts = measured(spark, table, v1.RuleCheck(row_count=v1.RowCountCheck(min=1)))
     rows = table.rows().num_rows
@@ -240,6 +281,6 @@ def test_few_values_are_sorted_for_a_quantile(
     rows = spark.range(1_000_000).selectExpr("CASE WHEN id % 2 = 0 THEN (id * 7919) % 1000003 ELSE 5 END AS v0")
     ordered = sorted(number * 7919 % 1000003 if number % 2 == 0 else 5 for number in range(1_000_000))
     for rank in (0.3, 0.9):
-        found = quality._Rows(lambda *_: rows, {"id": id_}, TABLE)._quantile("id", rank, {})
+        found = quality._Rows(rows, {"id": id_}, TABLE)._quantile("id", rank, {})
         assert found == {"quantiles": {rank: ordered[ceil(rank * len(ordered)) - 1]}}
     assert all(number < quality._SORTED_VALUES for number in skipped)

@@ -12,7 +12,7 @@ from formats.apache_hive import ApacheHive, running_apache_hive
 from metastore.ingest.copies import FolderCopy
 from skiway.formats import open_source
 from skiway.metastore.connectors.specs import CopyMode
-from skiway.spark_jobs.tasks import SparkDistribution
+from skiway.spark_jobs.key_joins import SparkJoins
 from spark_jobs.lakes import SPARK
 from spark_jobs.shared_spark import session_with_jars
 
@@ -42,7 +42,7 @@ def test_copies_follow_the_changes_of_spark(managed_lake: Any, spark: Any, hive:
     )
     session.sql("CREATE VIEW hive.Sales.Recent AS SELECT Id FROM hive.Sales.Orders")
     options = {"uri": hive.uri, "namespace": "sales", "warehouse": f"file://{hive.warehouse}"}
-    distribute = SparkDistribution(lambda: spark)
+    distribute = SparkJoins(lambda: spark)
     copy = FolderCopy(managed_lake, tmp_path, "hive", options=options, distribute=distribute)
     copy.in_mode(CopyMode.UPSERT, "Id")
     with open_source("hive", hive.uri, options=options) as source:

@@ -10,7 +10,7 @@ import pytest
 from formats.foreign_tables import make_fixtures
 from metastore.ingest.copies import FolderCopy
 from skiway.metastore.connectors.specs import CopyMode
-from skiway.spark_jobs.tasks import SparkDistribution
+from skiway.spark_jobs.key_joins import SparkJoins
 from spark_jobs.lakes import SPARK
 from spark_jobs.shared_spark import session_with_jars
 
@@ -30,7 +30,7 @@ def test_upsert_equals_the_source_after_random_changes_by_spark(managed_lake, sp
     name = {"iceberg": "ice.sales.orders", "delta": f"delta.`{tmp_path}/delta/sales/orders`"}[kind]
     session.sql(TABLES[kind].format(folder=tmp_path))
     options = {f"{kind}.source": "filesystem", "namespace": "sales", "uri": str(tmp_path / kind)}
-    distribute = SparkDistribution(lambda: spark)
+    distribute = SparkJoins(lambda: spark)
     copy = FolderCopy(managed_lake, tmp_path, kind, options=options, distribute=distribute).in_mode(
         CopyMode.UPSERT, "id"
     )

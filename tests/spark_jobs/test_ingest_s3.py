@@ -17,7 +17,7 @@ from skiway.errors import PermissionDenied
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.connectors.specs import CopyMode
 from skiway.security.source_access import SourceAccess
-from skiway.spark_jobs.tasks import SparkDistribution
+from skiway.spark_jobs.key_joins import SparkJoins
 from skiway.storage import open_stores, utc_now
 from spark_jobs.lakes import SPARK
 from storage.homes import running_aws
@@ -48,7 +48,7 @@ def test_objects_are_loaded_once(spark, tmp_path: Path, kind: str):
             tmp_path,
             kind,
             options={"uri": "s3://skiway-test/source", "columns": "id long", **properties},
-            distribute=SparkDistribution(lambda: spark),
+            distribute=SparkJoins(lambda: spark),
             access=OPEN,
         ).in_mode(CopyMode.UPSERT, "id")
 

@@ -147,6 +147,7 @@ class SlowCopies:
     """Copies whose tasks take long."""
 
     spark: Callable[[], SparkSession]
+    step_bytes: int = 1 << 30
 
     @property
     def distribute(self) -> Callable[..., list[object]]:

@@ -100,6 +100,7 @@ def test_far_places_are_on_the_map() -> None:
 def test_geometries_are_drawn_and_written() -> None:
     shown = values.shown("POLYGON ((0 0, 2 0, 2 1, 0 0))", "GEOMETRY")
     assert '<path class="area" d="M' in shown
+    assert 'Z"/>' in shown
     assert "POLYGON ((0 0, 2 0, 2 1, 0 0))" in shown
     points = values.shapes_of("MULTIPOINT ((1 2), (3 4))")
     assert [(each.kind, each.points) for each in points] == [("POINT", ((1.0, 2.0),)), ("POINT", ((3.0, 4.0),))]

@@ -348,6 +348,9 @@ class Reconciler:
         "Interval between polls of the job queue and of connectors whose policy is due.",
     )
     parallel_jobs: int = setting(1, whole(at_least=1, at_most=64), "Number of jobs a process runs concurrently.")
+    copy_step_bytes: int = setting(
+        1 << 30, COUNT, "Copies of files commit after about this many bytes of files; larger copies continue there."
+    )
     source_addresses: SourceAddresses | None = setting(
         None,
         choice(SourceAddresses),

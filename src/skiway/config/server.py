@@ -128,7 +128,7 @@ class Server:
     grpc: Grpc = Grpc()
     http: Http = Http()
     transport: Transport = setting(
-        "grpcio",
+        "auto",
         choice(Transport),
         "What serves gRPC: `native` is faster and needs `skiway-native`, `grpcio` is always there, and `auto` is the native one if "
         "it is installed.",

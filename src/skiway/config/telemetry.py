@@ -96,10 +96,21 @@ class Otlp:
 
 
 @section
+class Lineage:
+    """OpenLineage events of pipelines and copies. Without `url` and `file`, none are made."""
+
+    url: str | None = setting(None, WEB_URL, "Server that receives the events at `/api/v1/lineage`.")
+    api_key: Secret | None = setting(None, SECRET, "Key that this server requires.")
+    file: Path | None = setting(None, PATH, "File that events are appended to, one per line, if there is no `url`.")
+    namespace: str = setting("skiway", TEXT, "Namespace of the jobs and tables of this lake.")
+
+
+@section
 class Telemetry:
-    """Metrics and traces."""
+    """Metrics, traces and lineage."""
 
     service_name: str = setting("skiway", TEXT, "Service name in metrics and traces.")
     metrics: MetricsOutput = MetricsOutput()
     traces: Traces = Traces()
     otlp: Otlp = Otlp()
+    lineage: Lineage = Lineage()

@@ -63,6 +63,7 @@ class LakeConnection:
             return AirportClient(address, name, token=token, tls=tls, brief=True)
 
         self._session = Session(open_client, self.catalogs, catalog=catalog, engine=Engine(catalog))
+        self._session.client(catalog)  # which checks the location
         self._relation: DuckDBPyRelation | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
 

@@ -10,9 +10,10 @@ import pyarrow as pa
 from sqlglot import exp
 
 from skiway.airport.conversion import cast_array
+from skiway.duckdb.called import create_view, drop_view
 from skiway.duckdb.engine import Result, count_rows, quoted
 from skiway.duckdb.session import Session
-from skiway.errors import InvalidArgument, NotFound, Unsupported
+from skiway.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     from skiway.client import AirportClient
@@ -42,8 +43,8 @@ class Draft:
     checks: Sequence[str]
 
 
-def define(session: Session, statement: exp.Expr) -> Result:
-    """Run a statement that creates, alters or drops a schema or a table."""
+def define(session: Session, statement: exp.Expr, text: str) -> Result:
+    """Run a statement that creates, alters or drops a schema, a table or a view; `text` is the statement as it was written."""
     match statement, str(statement.args.get("kind")).upper():
         case exp.Create(), "SCHEMA":
             return _create_schema(session, statement)
@@ -53,9 +54,13 @@ def define(session: Session, statement: exp.Expr) -> Result:
             return _drop(session, statement)
         case exp.Alter(), "TABLE":
             return _alter(session, statement)
+        case exp.Create(), "VIEW":
+            return create_view(session, statement, text)
+        case exp.Drop(), "VIEW":
+            return drop_view(session, statement)
     kind = str(statement.args.get("kind") or "this")
     raise Unsupported(
-        f"{statement.key.upper()} {kind} is not supported: only schemas and tables can be created, altered and dropped"
+        f"{statement.key.upper()} {kind} is not supported: only schemas, tables and views can be created and dropped, and tables altered"
     )
 
 
@@ -76,8 +81,8 @@ def _create_table(session: Session, statement: exp.Expr) -> Result:
     node = statement.this.this if isinstance(statement.this, exp.Schema) else statement.this
     client, name = session.target(node)
     session.refresh(client)
-    if statement.args.get("exists") and _exists(client, name):
-        return _done(statement, f"table {_plain(name)} already exists")
+    if statement.args.get("exists") and session.exists(name):
+        return _done(statement, f"table {name.shown} already exists")
     if statement.expression is not None:
         return _create_as(session, statement, client, name)
     draft = _draft(session, [each.sql("duckdb") for each in statement.this.expressions])
@@ -90,7 +95,7 @@ def _create_table(session: Session, statement: exp.Expr) -> Result:
         checks=draft.checks,
         on_conflict="replace" if statement.args.get("replace") else "error",
     )
-    return _done(statement, f"created table {_plain(name)}")
+    return _done(statement, f"created table {name.shown}")
 
 
 def _create_as(session: Session, statement: exp.Expr, client: AirportClient, name: LakeName) -> Result:
@@ -104,7 +109,7 @@ def _create_as(session: Session, statement: exp.Expr, client: AirportClient, nam
     rows = _with_schema(session.cast_rows(query, list(schema)), schema)
     on_conflict: Literal["replace", "error"] = "replace" if statement.args.get("replace") else "error"
     count = client.create_table_as((name.schema, name.table), rows, on_conflict=on_conflict).count
-    return Result("create", count=count, message=f"created table {_plain(name)}, {count_rows('inserted', count)}")
+    return Result("create", count=count, message=f"created table {name.shown}, {count_rows('inserted', count)}")
 
 
 def _with_schema(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -199,7 +204,7 @@ def _alter(session: Session, statement: exp.Expr) -> Result:
         session.table(client, name)
     for action in _actions(statement):
         _act(session, client, table, action, if_exists=if_exists)
-    return _done(statement, f"altered table {_plain(name)}")
+    return _done(statement, f"altered table {name.shown}")
 
 
 def _actions(statement: exp.Expr) -> list[exp.Expr]:
@@ -266,15 +271,3 @@ def _schema(session: Session, node: exp.Table) -> tuple[AirportClient, str]:
     if not node.db:
         raise InvalidArgument(f"{node.sql('duckdb')} names no schema: write catalog.schema")
     return session.client(node.catalog or session.catalog), node.db
-
-
-def _exists(client: AirportClient, name: LakeName) -> bool:
-    try:
-        client.table((name.schema, name.table))
-    except NotFound:
-        return False
-    return True
-
-
-def _plain(name: LakeName) -> str:
-    return ".".join(part if part.isidentifier() else quoted(part) for part in name)

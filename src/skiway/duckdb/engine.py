@@ -26,6 +26,8 @@ PENDING: Final = re.compile(
 )
 """What DuckDB puts before the error of a query that failed after its first rows."""
 NAME_HINT: Final = "write tables as catalog.schema.table; list them with skiway tables list"
+UNKNOWN_TABLE: Final = re.compile(r'(Table with name "?(.+?)"? does not exist)!(?: Did you mean .*)?', re.DOTALL)
+"""DuckDB's message about a table that it does not know, with a suggestion from its own catalog."""
 STREAMING_BUFFER: Final = "16KB"
 """How much DuckDB buffers before it returns the first rows; its default is 1 MB."""
 FETCH_ROWS: Final = 2048
@@ -170,6 +172,8 @@ class Engine:
         self.duckdb = connection or duckdb.connect()
         self.failures: list[SkiwayError] = []
         """The errors of scans, which DuckDB replaces by errors of its own."""
+        self.suggested: Callable[[str], str] = lambda _: ""
+        """What to say about an unknown table; "" if nothing is like it."""
         self.catalogs: set[str] = set()
         self.scope: dict[str, Any] = {}
         """Objects that the statement reads by their names, as DuckDB reads variables of Python."""
@@ -282,8 +286,12 @@ class Engine:
                 raise self.failures[0] from error
             if isinstance(error, SkiwayError) or not _is_duckdb_error(error):
                 raise
-            hint = f"; {NAME_HINT}" if isinstance(error, duckdb.CatalogException) else ""
-            raise InvalidArgument(f"{first_paragraph(error)}{hint}") from error
+            message, hint = first_paragraph(error), ""
+            if isinstance(error, duckdb.CatalogException):
+                found = UNKNOWN_TABLE.search(message)
+                message = UNKNOWN_TABLE.sub(r"\1", message)
+                hint = f"; {(found and self.suggested(found[2])) or NAME_HINT}"
+            raise InvalidArgument(f"{message}{hint}") from error
 
     def close(self) -> None:
         """Close DuckDB."""

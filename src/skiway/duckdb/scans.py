@@ -143,6 +143,11 @@ class LakeName(NamedTuple):
     def __str__(self) -> str:
         return ".".join(quoted(part) for part in self)
 
+    @property
+    def shown(self) -> str:
+        """The name for messages."""
+        return ".".join(part if part.isidentifier() else quoted(part) for part in self)
+
 
 def sql_name(path: Sequence[str]) -> LakeName:
     """Return the name in SQL of a table of the metastore."""

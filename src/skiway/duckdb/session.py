@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from difflib import get_close_matches
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -18,7 +19,7 @@ from skiway.client.airport.results import BATCH_ROWS, arrow_reader
 from skiway.duckdb.engine import INTERRUPTED, Answer, Engine, quoted
 from skiway.duckdb.rewriting import References, Replacement, named_in, parse, with_replacements
 from skiway.duckdb.scans import LakeName, LakeViews, Source
-from skiway.errors import InvalidArgument, NotFound
+from skiway.errors import InvalidArgument, NotFound, SkiwayError
 from skiway.foundation.causes import suggestion
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Session:
         self._row_ids_of: LakeName | None = None
         self._reader: pa.RecordBatchReader | None = None
         self._references = References(self.engine)
+        self.engine.suggested = self._suggested
 
     # -- statements -----------------------------------------------------------------------------------------------
 
@@ -152,6 +154,24 @@ class Session:
             hint = suggestion(missing, known)
             raise NotFound("; ".join(filter(None, [f"table {missing} does not exist", hint]))) from error
 
+    def _suggested(self, missing: str) -> str:
+        """The tables of the catalog with a similar name, for a name without a schema."""
+        try:
+            listed = self.listed(self.catalog)
+        except SkiwayError:  # the other error matters
+            return ""
+        names = {each.name.lower(): f"{self.catalog}.{each}" for schema in listed for each in schema.tables}
+        similar = get_close_matches(missing.lower(), names)
+        return f"did you mean {' or '.join(names[each] for each in similar)}?" if similar else ""
+
+    def exists(self, name: LakeName) -> bool:
+        """Whether a catalog has a table or a view with this name."""
+        try:
+            self.client(name.catalog).table((name.schema, name.table))
+        except NotFound:
+            return False
+        return True
+
     def errors(self) -> AbstractContextManager[None]:
         """Convert errors of DuckDB; an error of a scan is raised as it was."""
         return self.engine.errors()
@@ -200,11 +220,8 @@ class Session:
             return True
         if self.schema is None:
             return False
-        try:  # a CTE of the same name hides the table; then the view is created in vain
-            self.client(self.catalog).table((self.schema, node.name))
-        except NotFound:
-            return False
-        return True
+        # a CTE of the same name hides the table; then the view is created in vain
+        return self.exists(LakeName(self.catalog, self.schema, node.name))
 
     def use(self, catalog: str, schema: str | None) -> None:
         """Make a catalog, or a schema of it, the place of names without them."""

@@ -16,6 +16,7 @@ from sqlglot import exp
 from skiway.airport.wire.duckdb_sql import duckdb_type, text_literal
 from skiway.client import Written
 from skiway.client.metastore.calls import segments
+from skiway.duckdb.called import merge
 from skiway.duckdb.definitions import define
 from skiway.duckdb.engine import Answer, Result, Statement, count_rows, quoted, split_statements
 from skiway.duckdb.rewriting import called, explained, parse
@@ -173,10 +174,8 @@ def _unsupported_message(statement: exp.Expr) -> str:
     match statement:
         case exp.Transaction() | exp.Commit() | exp.Rollback():
             return f"{word} is not supported: every statement commits on its own"
-        case exp.Merge():
-            return "MERGE is not supported: use UPDATE and INSERT"
     return (
-        f"{word} is not supported: use SELECT, INSERT, UPDATE, DELETE, TRUNCATE, CREATE, ALTER, DROP, DESCRIBE, SHOW, USE, "
+        f"{word} is not supported: use SELECT, INSERT, UPDATE, DELETE, MERGE, TRUNCATE, CREATE, ALTER, DROP, DESCRIBE, SHOW, USE, "
         "SET, EXPLAIN or COPY … TO"
     )
 
@@ -209,6 +208,8 @@ def _call(session: Session, given: Statement) -> Result | None:
 
 
 def _change_or_read(session: Session, given: Statement) -> Result:
+    if given.word == "MERGE":
+        return merge(session, given)
     statement = parse(given.text)
     match statement:
         case exp.Insert() | exp.Update() | exp.Delete() | exp.Drop() | exp.Alter() | exp.TruncateTable() | exp.Create():
@@ -224,7 +225,7 @@ def _change_or_read(session: Session, given: Statement) -> Result:
         case exp.TruncateTable():
             return _truncate(session, statement)
         case exp.Create() | exp.Drop() | exp.Alter():
-            return define(session, statement)
+            return define(session, statement, given.text)
         case exp.Copy() if statement.args.get("kind"):
             raise Unsupported("COPY … FROM is not supported: use INSERT INTO table SELECT * FROM 'file'")
         case exp.Copy():
@@ -361,8 +362,7 @@ def _insert(session: Session, statement: exp.Insert) -> Result:
 
 
 def _update(session: Session, statement: exp.Update) -> Result:
-    """UPDATE … SET … WHERE; DuckDB computes the new values."""
-    _reject_clause(statement, "from_", "UPDATE … FROM is not supported: use a subquery, SET x = (SELECT …)")
+    """UPDATE … SET … FROM … WHERE; DuckDB computes the new values."""
     node, returning = statement.this, bool(statement.args.get("returning"))
     client, name = session.target(node)
     session.refresh(client)
@@ -370,7 +370,7 @@ def _update(session: Session, statement: exp.Update) -> Result:
     values = {_assigned_column(each): each.expression for each in statement.expressions}
     if returning:  # the server returns only the columns that were sent
         known = {column.lower() for column in values}
-        values |= {column: exp.column(column, quoted=True) for column in table.columns if column.lower() not in known}
+        values |= {column: _column(node, column) for column in table.columns if column.lower() not in known}
     query = _rows_query(statement, list(values.values()))
     wanted = [*_fields(table, list(values)), pa.field(ROWID, pa.int64())]
     with client.transaction(release=True), session.row_ids(name):
@@ -382,9 +382,9 @@ def _update(session: Session, statement: exp.Update) -> Result:
 
 
 def _delete(session: Session, statement: exp.Delete) -> Result:
-    """DELETE FROM … WHERE."""
-    _reject_clause(statement, "using", "DELETE … USING is not supported: use a subquery, WHERE id IN (SELECT …)")
-    _reject_clause(statement, "tables", "DELETE needs exactly one table: DELETE FROM catalog.schema.table")
+    """DELETE FROM … USING … WHERE."""
+    if statement.args.get("tables"):
+        raise Unsupported("DELETE needs exactly one table: DELETE FROM catalog.schema.table")
     node, returning = statement.this, bool(statement.args.get("returning"))
     client, name = session.target(node)
     with client.transaction(release=True), session.row_ids(name):
@@ -410,7 +410,14 @@ def _fields(table: Table, columns: Sequence[str]) -> list[pa.Field]:
 
 def _rows_query(statement: exp.Update | exp.Delete, values: Sequence[exp.Expr]) -> exp.Select:
     """Return the query for the rows that a statement changes: their new values and their ids."""
-    query = exp.select(*values, exp.column(ROWID)).from_(statement.this.copy())
+    row_id = _column(statement.this, ROWID)
+    query = exp.select(*values, row_id).from_(statement.this.copy())
+    source = statement.args.get("from_")
+    for other in [source.this] if source else statement.args.get("using") or []:
+        query = query.join(other.copy(), join_type="cross")
+    if query.args.get("joins"):  # a row changes once, however many rows it is joined with
+        first = exp.Window(this=exp.RowNumber(), partition_by=[row_id.copy()])
+        query.set("qualify", exp.Qualify(this=first.eq(1)))
     if statement.args.get("where"):
         query = query.where(statement.args["where"].this.copy())
     if statement.args.get("with_"):
@@ -418,15 +425,15 @@ def _rows_query(statement: exp.Update | exp.Delete, values: Sequence[exp.Expr]) 
     return query
 
 
+def _column(node: exp.Table, name: str) -> exp.Column:
+    """Return a column of the table that a statement changes."""
+    return exp.column(name, table=exp.to_identifier(node.alias_or_name, quoted=True), quoted=True)
+
+
 def _assigned_column(each: exp.Expr) -> str:
     if not isinstance(each, exp.EQ) or not isinstance(each.this, exp.Column):
         raise Unsupported(f"SET {each.sql('duckdb')} is not supported: write column = value")
     return str(each.this.name)
-
-
-def _reject_clause(statement: exp.Expr, clause: str, message: str) -> None:
-    if statement.args.get(clause):
-        raise Unsupported(message)
 
 
 def _result(session: Session, word: str, written: Written, statement: exp.Expr, node: exp.Table) -> Result:

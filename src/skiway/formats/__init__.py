@@ -14,6 +14,7 @@ from skiway.foundation import extras
 
 extras.check("lake")
 
+from skiway.airport.filters import Filter
 from skiway.formats.canonical import canonical_columns, partition_json
 from skiway.formats.delta.upkeep import RewritableTable
 from skiway.formats.files import FileCache, Found
@@ -37,7 +38,7 @@ from skiway.formats.source import (
     WholeFile,
     data_files,
 )
-from skiway.formats.statistics import ColumnUnits
+from skiway.formats.statistics import ColumnUnits, bound_type
 from skiway.security.source_access import Location, location
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "ColumnUnits",
     "Content",
     "FileCache",
+    "Filter",
     "Format",
     "Found",
     "Location",
@@ -64,6 +66,7 @@ __all__ = [
     "TableName",
     "TableSchema",
     "WholeFile",
+    "bound_type",
     "canonical_columns",
     "data_files",
     "element_leaves",

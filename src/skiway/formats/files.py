@@ -129,6 +129,21 @@ class Found:
     modified_us: int
 
 
+class _Hashed:
+    """A part of keys whose hash takes long to compute."""
+
+    __slots__ = ("_hash", "of")
+
+    def __init__(self, of: Hashable) -> None:
+        self.of, self._hash = of, hash(of)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Hashed) and self.of == other.of)
+
+
 @dataclass(frozen=True)
 class Files:
     """The files that a source may read.
@@ -149,8 +164,11 @@ class Files:
 
         Only `Files` with the same properties and reach share entries, so the cache gives no access to other files.
         """
-        identity = (tuple(sorted(self.properties.items())), self.reach)
-        return self.cache.get((kind, identity, *key), load, size_of=size_of)
+        return self.cache.get((kind, self._reader, *key), load, size_of=size_of)
+
+    @cached_property
+    def _reader(self) -> _Hashed:
+        return _Hashed((tuple(sorted(self.properties.items())), self.reach))
 
     def open(self, uri: str) -> pa.NativeFile:
         """Open the file for random access."""

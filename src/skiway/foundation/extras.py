@@ -36,6 +36,7 @@ EXTRAS: Final = {
     "aws": "tables in AWS Glue, metadata in DynamoDB and secrets in AWS Secrets Manager",
     "gcs": "tables in Google Cloud Storage",
     "azure": "tables in Azure Data Lake Storage",
+    "lineage": "lineage as OpenLineage events",
     "mcp": "the lake as tools of assistants, with the Model Context Protocol",
     "all": "everything",
 }

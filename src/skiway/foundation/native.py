@@ -9,7 +9,8 @@ from __future__ import annotations
 import atexit
 import importlib
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from importlib.util import find_spec
 from threading import Thread
@@ -33,6 +34,8 @@ from skiway.foundation.transport import (
 )
 
 NATIVE: Final = "skiway_native"
+VARIABLE: Final = "SKIWAY__SERVER__TRANSPORT"
+"""The environment variable of the setting `server.transport`. It also says what `auto` is."""
 
 log = logging.getLogger("skiway.transport")
 
@@ -43,13 +46,18 @@ _UNIMPLEMENTED: Final = 12
 _CLOSE_S: Final = 5.0
 
 
-def new_server(options: Options, transport: Choice = "grpcio") -> Transport:
+def new_server(options: Options, transport: Choice = "auto") -> Transport:
     """A server of a transport; `auto` is the native one if it is installed."""
     return Grpcio(options) if chosen(transport) == "grpcio" else Native(options)
 
 
+_CHOICES: Final[Mapping[str, Choice]] = {"native": "native", "grpcio": "grpcio"}
+
+
 def chosen(transport: Choice) -> Choice:
     """What `transport` stands for on this machine."""
+    if transport == "auto":
+        transport = _CHOICES.get(os.environ.get(VARIABLE, ""), "auto")
     if transport == "auto":
         return "native" if find_spec(NATIVE) is not None else "grpcio"
     if transport == "native" and find_spec(NATIVE) is None:

@@ -250,6 +250,8 @@ def _described(realm: Realm, event: v1.Event) -> tuple[Kind[Any] | None, Message
     match event.kind:
         case "catalog":
             return CATALOG, v1.Catalog(resource_id=own)
+        case "branch":
+            return CATALOG, v1.Catalog(resource_id=an_id(event.catalog_id))
         case "namespace":
             *parents, name = event.name.split(".")
             return NAMESPACE, v1.Namespace(

@@ -31,6 +31,7 @@ from skiway.metastore.gc.warehouse import files_of_state
 from skiway.metastore.managed.commits import change
 from skiway.metastore.managed.locations import files_of_table, folder_of_table, places
 from skiway.metastore.records import keys
+from skiway.metastore.records.branches import addresses_in
 from skiway.metastore.records.kinds import KINDS, TABLE, Kind
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
@@ -149,6 +150,7 @@ def _copy_pointers(stores: Stores, file: Path) -> tuple[set[str], int]:
             out.write(json.dumps([each.key, each.blob_uri, each.version, expires], ensure_ascii=False) + "\n")
             if _is_address(each.blob_uri):
                 addresses.add(each.blob_uri)
+            addresses.update(filter(_is_address, addresses_in(stores, each)))
     return addresses, count
 
 
@@ -248,7 +250,12 @@ def _table_files(stores: Stores, warehouse: Warehouse) -> Iterator[tuple[str, in
 _TOLERANCE_MS: Final = 60_000
 _BY_NOUN: Final = {kind.noun: kind for kind in KINDS}
 _STATISTICS: Final = {"table": "table_stats", "columns": "column_stats", "files": "file_stats"}
-_SINGULARS: Final = {"policies": "policy", "column-tags": "column_tags", "rule-results": "rule_results"}
+_SINGULARS: Final = {
+    "branches": "branch",
+    "policies": "policy",
+    "column-tags": "column_tags",
+    "rule-results": "rule_results",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,11 +294,14 @@ class Checker:
 
     def _defects(self, pointer: Pointer) -> Iterator[Defect]:
         key = pointer.key
+        for address in addresses_in(self._stores, pointer):
+            if self._stores.blobs.head(address) is None:
+                yield Defect(key, f"its content {address} is missing")
         if keys.is_plain(key):
             return
         if keys.is_current(key):
             yield from self._of_current(pointer)
-        elif "/snapshots/profiles/" in key:
+        elif "/snapshots/profiles/" in key or keys.is_branch_base(key):
             if self._stores.blobs.head(pointer.blob_uri) is None:
                 yield Defect(key, f"its content {pointer.blob_uri} is missing")
         elif keys.owner(pointer) == key:

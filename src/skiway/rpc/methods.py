@@ -12,7 +12,7 @@ that the server streams the client already has a part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -118,6 +118,11 @@ class Service:
                 streamed=described.client_streaming,
                 answers_many=described.server_streaming,
             )
+
+
+def by_object(rule: Rule) -> Rule:
+    """The same rule for a method whose function checks each object that it reads or changes."""
+    return replace(rule, by_object=True)
 
 
 def service(name: str, category: str, **rules: Rule) -> Service:

@@ -13,6 +13,7 @@ from skiway.foundation import resources
 from skiway.foundation.resources import PLAIN
 from skiway.metastore import (
     Realm,
+    branches,
     connectors,
     events,
     jobs,
@@ -50,7 +51,7 @@ from skiway.metastore.system.objects import EngineCatalogs
 from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
-from skiway.rpc.methods import Service, changes, reads, service, service_of
+from skiway.rpc.methods import Service, by_object, changes, reads, service, service_of
 from skiway.security import MemorySecrets, SecretsStore
 from skiway.telemetry.context import current_call
 
@@ -213,6 +214,24 @@ def all_services(
             StartPipeline=changes(pipelines.start, "connector.manage"),
         ),
         *(service_of(plain_calls(resource), resource) for resource in PLAIN),
+        service(
+            "BranchService",
+            "catalog",
+            ListBranches=reads(branches.list_, "catalog.read", by_object=True),
+            GetBranch=reads(branches.get, "catalog.read", by_object=True),
+            CreateBranch=by_object(changes(branches.create, "namespace.write")),
+            DeleteBranch=by_object(changes(branches.delete, "namespace.write")),
+            DiffBranch=reads(
+                lambda realm, request: branches.diff(realm, request, warehouse=staging.files()),
+                "catalog.read",
+                by_object=True,
+            ),
+            MergeBranch=by_object(
+                changes(
+                    lambda realm, request: branches.merge(realm, request, warehouse=staging.files()), "namespace.write"
+                )
+            ),
+        ),
         service(
             "EventService",
             "catalog",

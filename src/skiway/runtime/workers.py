@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from os import getpid
@@ -46,6 +47,7 @@ from skiway.spark_jobs.pipeline_queries import SparkQueries
 from skiway.spark_jobs.worker import SparkCopies, SparkProfile, Worker, jobs_of
 from skiway.spark_queries.engine import SparkFunctions
 from skiway.storage import Stores
+from skiway.telemetry.lineage import Lineage
 from skiway.telemetry.metrics import Metrics
 
 STOP_S: Final = 10.0
@@ -78,10 +80,18 @@ def work(settings: Settings, home: Path, *, on_ready: Callable[[], None] = lambd
 def reconciler_of(settings: Settings, secrets: SecretsStore, warehouse: Warehouse, sources: SourceAccess) -> Reconciler:
     """What syncs, profiles and copies tables."""
     place = spark_place(settings.reconciler.spark)
-    copies = SparkCopies(place.session, fetch_drivers=place.fetch_jars)
+    step_bytes = settings.reconciler.copy_step_bytes
+    copies = SparkCopies(place.session, fetch_drivers=place.fetch_jars, step_bytes=step_bytes)
     opener = opener_of(warehouse, sources)
     capturing = partial(interruptible, "capture", Control())
     return Reconciler(secrets, spark_profile(settings), opener, warehouse, sources, copies, capturing)
+
+
+def lineage_of(settings: Settings) -> Lineage:
+    """What sends the lineage of runs, as the settings say."""
+    given = settings.telemetry.lineage
+    key = "" if given.api_key is None else given.api_key.reveal()
+    return Lineage.to(given.url or "", api_key=key, file=given.file, namespace=given.namespace)
 
 
 @contextmanager
@@ -99,6 +109,8 @@ def at_work(
     """
     realm_of, roles, own = realms_of(settings, stores), current_roles(settings), settings.reconciler
     place, poll_s = spark_place(own.spark), own.poll_every.total_seconds()
+    lineage = lineage_of(settings)
+    reconciler = replace(reconciler, lineage=lineage)
     schedules: list[JobSchedule | PipelineSchedule] = [JobSchedule(stores, realm_of)]
     if settings.pipelines.enabled and reconciler.warehouse is not None:
         area = PipelineArea(reconciler, roles, allows_python=functions is not None)
@@ -126,7 +138,7 @@ def at_work(
             except SkiwayError as error:
                 log.warning("the search for connectors and pipelines that are due failed: %s", error)
 
-    with worker, repeating(begin_due, name="schedule", every_s=poll_s, stop_s=STOP_S):
+    with lineage, worker, repeating(begin_due, name="schedule", every_s=poll_s, stop_s=STOP_S):
         yield worker
 
 

@@ -12,12 +12,11 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import duckdb
 import pyarrow as pa
 
-from skiway.sandbox.databases import Databases
 from skiway.sandbox.parameters import parameter_types, with_values
 from skiway.sandbox.processes import KEPT, READY, SEND_FILES, decode_table, exactly, read_message, write_frame
 from skiway.sandbox.syntax import (
@@ -29,6 +28,9 @@ from skiway.sandbox.syntax import (
     type_with,
 )
 from skiway.sandbox.worker import NO_MEMORY, REQUEST_BYTES, end_with_server, limit_process, run_worker, shown_error
+
+if TYPE_CHECKING:
+    from skiway.sandbox.databases import Databases
 
 _BATCH_ROWS: Final = 16_384
 _MAX_DESCRIPTORS: Final = 4096
@@ -61,6 +63,8 @@ Such as the driver for JDBC: it returns the largest unsigned numbers as -1.
 
 def main(arguments: Sequence[str]) -> None:
     """Serve requests until the server closes the pipe."""
+    from skiway.sandbox.databases import Databases  # when pandas is out of reach, see `run_worker`
+
     end_with_server()
     server = socket.socket(fileno=int(arguments[0]))
     memory_bytes, keep_s = int(arguments[1]), float(arguments[3])

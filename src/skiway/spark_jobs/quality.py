@@ -6,9 +6,7 @@ Tasks of Spark read the rows with the reader of the table format, only the colum
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from itertools import count as count_from
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
@@ -48,16 +46,13 @@ def measure(
     wanted = dict.fromkeys(name for check in checks for name in columns_of(check))
     by_name = {leaf.path[0]: leaf for leaf in leaves(handle.schema.arrow) if len(leaf.path) == 1}
     columns = {name: by_name[name] for name in wanted if name in by_name and value_kind(by_name[name].type) is not None}
-    with separate_session(spark(), PINNED) as session, ExitStack() as kept:
-
-        @cache
-        def frame(*columns: Leaf) -> DataFrame:
-            # Several rules read the same values. Spark writes to disk what does not fit into its memory.
-            values = _frame(session, handle, snapshot, columns).persist()
-            kept.callback(values.unpersist)
-            return values
-
-        return _Rows(frame, columns, table).facts(checks)
+    with separate_session(spark(), PINNED) as session:
+        # All rules read the same values. Spark writes to disk what does not fit into its memory.
+        values = _frame(session, handle, snapshot, list(columns.values())).persist()
+        try:
+            return _Rows(values, columns, table).facts(checks)
+        finally:
+            values.unpersist()
 
 
 def _frame(spark: SparkSession, handle: TableHandle, snapshot: Snapshot, columns: Sequence[Leaf]) -> DataFrame:
@@ -93,15 +88,15 @@ def _decoded(values: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """All rows. `frame` reads the values of some columns, as v0, v1, ..."""
+    """All rows: the values of the columns, as v0, v1, ..."""
 
-    frame: Callable[..., DataFrame]
+    values: DataFrame
     columns: dict[str, Leaf]
     table: v1.Table
 
     def facts(self, checks: Sequence[v1.RuleCheck]) -> TableFacts:
         """The exact facts that the rules need."""
-        count = self._frame(*next(filter(None, map(columns_of, checks)), ())).count()
+        count = self.values.count()
         found: dict[str, dict[str, Any]] = {name: {} for name in self.columns}
         keys: dict[tuple[str, ...], KeyFacts] = {}
         for check in checks:
@@ -132,7 +127,9 @@ class _Rows:
         return TableFacts(types, rows=Interval(count, count), columns=columns, keys=keys)
 
     def _frame(self, *names: str) -> DataFrame:
-        return self.frame(*(self.columns[name] for name in names if name in self.columns))
+        """The values of some columns, as v0, v1, ..."""
+        places = [list(self.columns).index(name) for name in names]
+        return self.values.selectExpr(*(f"v{place} AS v{number}" for number, place in enumerate(places)))
 
     def _values(self, name: str) -> DataFrame:
         return self._frame(name).where("v0 IS NOT NULL")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_RESULT: Final = "place long, outcome binary"
+RESULT: Final = "place long, outcome binary"
 _TASKS_PER_CORE: Final = 4  # more would take longer to start than small files to read
 
 _SQL_STATE: Final = re.compile(r"\bSQLSTATE: ([0-9A-Z]{2})[0-9A-Z]{3}\b")
 _DETERMINISTIC: Final = ("0A", "21", "22", "23", "42", "P0")
 """Classes of SQLSTATE: unsupported features, wrong values, violated constraints, wrong SQL, and errors that the query raises."""
+
+_MARK: Final = "@skiway@"
+_SENT_ERROR: Final = re.compile(f"{_MARK}([A-Za-z0-9+/=]+){_MARK}")
+"""An error of ours in a task whose result is not an outcome: Spark passes on its text."""
 
 log = logging.getLogger("skiway.ingest")
 
@@ -45,7 +50,7 @@ class SparkDistribution:
         if not items:
             return []
         calls = [(place, partial(function, item)) for place, item in enumerate(items)]
-        return collected(in_tasks(self.spark(), calls, lambda call: [_outcome(*call)], _RESULT))
+        return collected(in_tasks(self.spark(), calls, lambda call: [outcome(*call)], RESULT))
 
 
 def in_tasks(
@@ -61,9 +66,12 @@ def in_tasks(
     few = len(parts) if context is None or not are_small else _TASKS_PER_CORE * context.defaultParallelism
 
     def run(numbers: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield from batches(parts[number])
+        try:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield from batches(parts[number])
+        except SkiwayError as error:
+            raise RuntimeError(f"{_MARK}{b64encode(_pickled(_facts(error))).decode()}{_MARK}") from error
 
     return spark.range(0, len(parts), 1, max(1, min(few, len(parts)))).mapInArrow(run, columns)
 
@@ -71,23 +79,39 @@ def in_tasks(
 def written_by_tasks(frame: DataFrame, target: Target, names: Sequence[str] | None = None) -> DataFrame:
     """The outcomes of tasks, each of which writes the rows of its partition. Columns get these `names`, if they are given."""
 
+    def write(batches: Iterable[pa.RecordBatch]) -> object:
+        return write_rows(target, batches if names is None else (batch.rename_columns(names) for batch in batches))
+
+    return outcomes_of(frame, write)
+
+
+def outcomes_of(frame: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], object]) -> DataFrame:
+    """The outcomes of tasks, each of which calls the function with the rows of its partition."""
+
     def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        named = batches if names is None else (batch.rename_columns(names) for batch in batches)
-        yield _outcome(0, lambda: write_rows(target, named))
+        yield outcome(0, lambda: function(batches))
 
-    return frame.mapInArrow(run, _RESULT)
+    return frame.mapInArrow(run, RESULT)
 
 
-def _outcome(place: int, call: Callable[[], object]) -> pa.RecordBatch:
+def outcome(place: int, call: Callable[[], object]) -> pa.RecordBatch:
     """The result of a call, or its error if it is one of ours, for the process that collects it."""
-    from pyspark import cloudpickle
-
     try:
         found: tuple[object, ...] = (call(),)
     except SkiwayError as error:
-        found = (type(error), error.message, error.key, error.detail, error.params)
-    sent = cloudpickle.dumps(found)  # type: ignore[no-untyped-call]
+        found = _facts(error)
+    sent = _pickled(found)
     return pa.record_batch({"place": pa.array([place], pa.int64()), "outcome": pa.array([sent], pa.binary())})
+
+
+def _facts(error: SkiwayError) -> tuple[object, ...]:
+    return type(error), error.message, error.key, error.detail, error.params
+
+
+def _pickled(value: object) -> bytes:
+    from pyspark import cloudpickle
+
+    return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
 
 
 def collected(frame: DataFrame) -> list[Any]:
@@ -95,11 +119,11 @@ def collected(frame: DataFrame) -> list[Any]:
     with translated():
         rows = frame.toArrow()
     by_place = zip(rows["place"].to_pylist(), rows["outcome"].to_pylist(), strict=True)
-    return [_result(outcome) for _, outcome in sorted(by_place)]
+    return [_result(sent) for _, sent in sorted(by_place)]
 
 
-def _result(outcome: bytes) -> Any:
-    found = pickle.loads(outcome)  # noqa: S301 - made by `_outcome`
+def _result(sent: bytes) -> Any:
+    found = pickle.loads(sent)  # noqa: S301 - made by `outcome`
     if len(found) == 1:
         return found[0]
     error, message, key, detail, params = found
@@ -116,6 +140,8 @@ def translated() -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         check_interrupted(error)
+        if (ours := _SENT_ERROR.search(str(error))) is not None:
+            _result(b64decode(ours[1]))
         log.warning("Spark failed: %s", str(error)[:2000])
         kind = PreconditionFailed if is_deterministic(error) else Unavailable
         raise kind(

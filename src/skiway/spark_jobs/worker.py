@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 from skiway.errors import Cancelled, Conflict, NotFound, SkiwayError, Unsupported
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import Realm, quality
-from skiway.metastore.ingest.copying import DatabaseSource
+from skiway.metastore.ingest.copying import STEP_BYTES, DatabaseSource
 from skiway.metastore.jobs.api import keep_log
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue, Lease, leased
 from skiway.metastore.pipelines.api import run_job
 from skiway.metastore.pipelines.inputs import CurrentRoles, PipelineArea
-from skiway.metastore.pipelines.refreshing import FunctionEngine, QueryEngine
+from skiway.metastore.pipelines.models.statements import FunctionEngine, QueryEngine
 from skiway.metastore.quality.verdicts import TableFacts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
@@ -38,8 +38,8 @@ from skiway.metastore.table_maintenance.api import SourceTables
 from skiway.metastore.table_maintenance.tasks import LargeOptimizer, run_task
 from skiway.model import v1
 from skiway.spark_jobs.interruption import end_of_spark, interruptible, joined
+from skiway.spark_jobs.key_joins import SparkJoins
 from skiway.spark_jobs.session import SparkPlace, spark_ui
-from skiway.spark_jobs.tasks import SparkDistribution
 from skiway.telemetry.logs import CollectedLog, collecting
 
 if TYPE_CHECKING:
@@ -51,15 +51,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkCopies:
-    """Copies on Spark. `spark` is called only if there is something to do. With `fetch_drivers`, drivers of databases are fetched."""
+    """Copies on Spark, in steps of about `step_bytes` of files. `spark` is called only if there is something to do.
+
+    With `fetch_drivers`, drivers of databases are fetched.
+    """
 
     spark: Callable[[], SparkSession]
     fetch_drivers: bool = True
+    step_bytes: int = STEP_BYTES
 
     @property
-    def distribute(self) -> SparkDistribution:
+    def distribute(self) -> SparkJoins:
         """Calls functions as tasks of Spark."""
-        return SparkDistribution(self.spark)
+        return SparkJoins(self.spark)
 
     def database(
         self, uri: str, *, options: Mapping[str, str], credentials: Mapping[str, str], access: SourceAccess
@@ -78,7 +82,7 @@ class SparkCopies:
 
         return open_database(
             spark,
-            SparkDistribution(spark),
+            SparkJoins(spark),
             uri,
             options=options,
             credentials=credentials,

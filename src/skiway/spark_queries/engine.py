@@ -25,8 +25,8 @@ from skiway.formats import TableName
 from skiway.foundation.resources import schema_name
 from skiway.metastore.ingest.rows import Target, Written, write_rows
 from skiway.metastore.pipelines.inputs import Input
+from skiway.metastore.pipelines.models.statements import QueryResult
 from skiway.metastore.pipelines.python_files import PythonFunction
-from skiway.metastore.pipelines.refreshing import QueryResult
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.security import LeasedJob
 from skiway.spark_queries.process import QueryProcess

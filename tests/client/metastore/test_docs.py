@@ -13,8 +13,8 @@ import skiway.client.metastore
 from client.metastore_server import serving_metastore
 from skiway.client import Metastore
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "client.md"
-PART = PAGE.read_text().partition("## The metastore from Python")[2]
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "metastore-client.md"
+PART = PAGE.read_text()
 
 
 def test_programs_run_in_order_and_print_the_output_shown(capsys: pytest.CaptureFixture[str]) -> None:

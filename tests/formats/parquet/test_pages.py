@@ -24,7 +24,7 @@ from skiway.formats.readers.pages import PageCheck
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Read the files of the tests as local and as remote ones."""
     if request.param == "remote":
-        monkeypatch.setattr(reading, "_is_local", lambda path: False)
+        monkeypatch.setattr(reading, "is_local", lambda path: False)
     return str(request.param)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 from metastore.managed_table_factory import ManagedTableFactory
 from skiway.formats import open_source
 from skiway.metastore.connectors.specs import CopyMode, CopyRules
-from skiway.metastore.ingest.copying import Copy, CopyPlace, FileTable, find_target
+from skiway.metastore.ingest.copying import Copy, CopyPlace, find_target
+from skiway.metastore.ingest.file_tables import FileTable
+from skiway.metastore.ingest.keys import EachPlace, KeyRows, joined_columns
 from skiway.metastore.managed import ManagedTable
 from skiway.security.source_access import SourceAccess
 
@@ -21,9 +24,50 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def here(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Do the work in this process."""
-    return [function(item) for item in items]
+class Here:
+    """Does the work in this process."""
+
+    def __call__(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        return [function(item) for item in items]
+
+    def last_rows(self, rows: Sequence[KeyRows], keys: pa.Schema, parts: Sequence[int], each: EachPlace[R]) -> list[R]:
+        seen: set[tuple[Any, ...]] = set()
+        places: dict[int, list[int]] = {number: [] for number in range(len(parts))}
+        for *_, file, position, key in sorted(_places(rows, keys), key=lambda place: place[:3], reverse=True):
+            if key in seen:
+                places[file].append(position)
+            seen.add(key)
+        return _called(places, parts, each)
+
+    def matches(
+        self, rows: Sequence[KeyRows], of: Sequence[KeyRows], keys: pa.Schema, each: EachPlace[R], *, are_few: bool
+    ) -> list[R]:
+        wanted = {key for *_, key in _places(of, keys)}
+        places: dict[int, list[int]] = {}
+        for _, file, position, key in _places(rows, keys):
+            if key in wanted:
+                places.setdefault(file, []).append(position)
+        return _called(places, [0] * (max(places, default=0) + 1), each)
+
+
+def _places(rows: Sequence[KeyRows], keys: pa.Schema) -> Iterator[tuple[int, int, int, tuple[Any, ...]]]:
+    """A part, a file, a position and a key."""
+    for one in rows:
+        for batch in one.batches():
+            assert batch.schema.equals(joined_columns(keys))
+            for *key, part, file, position in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield part, file, position, tuple(key)
+
+
+def _called(places: dict[int, list[int]], parts: Sequence[int], each: EachPlace[R]) -> list[R]:
+    found = []
+    for part in range(max(parts, default=-1) + 1):
+        own = sorted((file, sorted(positions)) for file, positions in places.items() if parts[file] == part)
+        found.append(each((file, np.array(positions, np.int64)) for file, positions in own))
+    return found
+
+
+here = Here()
 
 
 @dataclass
@@ -39,6 +83,7 @@ class FolderCopy:
     distribute: Any = here
     check: Callable[[], None] = lambda: None
     access: SourceAccess | None = None
+    more: dict[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -50,7 +95,7 @@ class FolderCopy:
     def copy(self) -> Copy:
         namespace_id = self.lake.factory.first_namespace().resource_id
         place = CopyPlace("c1", self.name, namespace_id, self.name)
-        return Copy(self.lake.home, self.lake.warehouse, place, self.rules, self.distribute, self.check)
+        return Copy(self.lake.home, self.lake.warehouse, place, self.rules, self.distribute, self.check, **self.more)
 
     def source(self) -> FileTable:
         uri = self.options.get("uri", str(self.root))

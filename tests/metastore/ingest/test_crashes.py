@@ -53,7 +53,9 @@ def write(folder: Path, name: str, ids: list[int], value: str) -> None:
     pq.write_table(pa.table({"id": ids, "v": [value] * len(ids)}), folder / f"{name}.parquet")
 
 
-def crash_at_every_step(tmp_path: Path, mode: CopyMode, keys: tuple[str, ...], expected: list[list[Any]]) -> int:
+def crash_at_every_step(
+    tmp_path: Path, mode: CopyMode, keys: tuple[str, ...], expected: list[list[Any]], *, files: int = 1
+) -> int:
     """Crash loads at each step in turn; after each crash, the next load must give the expected rows. Returns the steps."""
     at = 0
     while True:
@@ -63,15 +65,18 @@ def crash_at_every_step(tmp_path: Path, mode: CopyMode, keys: tuple[str, ...], e
         with open_stores("memory://", clock=Clock()) as stores:
             lake = ManagedTableFactory.at(ResourceFactory(stores, Clock()), folder)
             lake.factory.first_namespace()
-            orders = FolderCopy(lake, folder / "source").in_mode(mode, *keys)
+            orders = FolderCopy(lake, folder / "source", more={"step_bytes": 1}).in_mode(mode, *keys)
             for number, rows in enumerate(expected):
-                write(orders.folder, f"{number}", [number, number + 1, 100 + number], f"v{number}")
+                ids = [number, number + 1, 100 + number]
+                for part in range(files):  # a row each if there are several, of which each is a step
+                    write(orders.folder, f"{number}-{part}", ids[part : None if files == 1 else part + 1], f"v{number}")
                 point = WritePoint(at)
                 crashing = Stores(CrashingPointers(stores.pointers, point), CrashingBlobs(stores.blobs, point))
                 killed = FolderCopy(
                     ManagedTableFactory(ResourceFactory(crashing, Clock()), lake.warehouse),
                     orders.root,
                     rules=orders.rules,
+                    more=orders.more,
                 )
                 try:
                     with crashing_files(point):
@@ -86,6 +91,7 @@ def crash_at_every_step(tmp_path: Path, mode: CopyMode, keys: tuple[str, ...], e
             return at
 
 
+@pytest.mark.parametrize("files", [1, 3], ids=["one-step", "three-steps"])
 @pytest.mark.parametrize(
     ("mode", "keys", "expected"),
     [
@@ -116,5 +122,5 @@ def crash_at_every_step(tmp_path: Path, mode: CopyMode, keys: tuple[str, ...], e
     ],
     ids=["append", "upsert", "replace"],
 )
-def test_crash_at_every_step_neither_loses_nor_duplicates_rows(tmp_path, mode, keys, expected):
-    assert crash_at_every_step(tmp_path, mode, keys, expected) > 15
+def test_crash_at_every_step_neither_loses_nor_duplicates_rows(tmp_path, mode, keys, expected, files):
+    assert crash_at_every_step(tmp_path, mode, keys, expected, files=files) > 15

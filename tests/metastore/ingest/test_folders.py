@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from metastore.ingest.copies import FolderCopy
+from metastore.ingest.copies import FolderCopy, Here
 from metastore.resource_factory import expect_error
 from skiway.errors import AlreadyExists, Conflict, ConstraintViolation, InvalidArgument, PreconditionFailed
 from skiway.formats import Location, location
@@ -144,24 +144,46 @@ def test_upsert_replaces_rows_of_others_that_commit_meanwhile(orders):
     assert orders.rows() == [(1, 1), (2, 2), (3, 9)]
 
 
-def test_upsert_searches_again_if_others_commit_after_the_search(orders, monkeypatch):
+def test_upsert_searches_again_if_others_commit_after_the_search(orders):
     orders.in_mode(CopyMode.UPSERT, "id")
-    write(orders.folder, "a", id=[1], v=[1])
+    write(orders.folder, "a", id=[1, 4], v=[1, 1])
     orders.load()
     write(orders.folder, "b", id=[2], v=[2])
-    distribute, calls = orders.distribute, []
 
-    def interrupted(function: Any, items: Any) -> Any:
-        found = distribute(function, items)
-        calls.append(1)
-        if len(calls) == 3:  # keys, rows, search
-            add_rows(orders, id=[2, 3], v=[9, 9])
-        return found
+    class Interrupted(Here):
+        searches = 0
 
-    orders.distribute = interrupted
+        def matches(self, *rows: Any, **how: Any) -> Any:
+            found = super().matches(*rows, **how)
+            self.searches += 1
+            if self.searches == 1:
+                add_rows(orders, id=[2, 3], v=[9, 9])
+            return found
+
+    orders.distribute = Interrupted()
     assert orders.load()
-    assert len(calls) == 4
-    assert orders.rows() == [(1, 1), (2, 2), (3, 9)]
+    assert orders.distribute.searches == 2
+    assert orders.rows() == [(1, 1), (2, 2), (3, 9), (4, 1)]
+
+
+def test_upsert_searches_only_files_whose_bounds_include_new_keys(orders):
+    searched: list[int] = []
+
+    class Counting(Here):
+        def matches(self, rows: Any, *of: Any, **how: Any) -> Any:
+            searched.append(sum(len(one.numbers) for one in rows))
+            return super().matches(rows, *of, **how)
+
+    orders.in_mode(CopyMode.UPSERT, "id").distribute = Counting()
+    for number in range(5):
+        write(orders.folder, f"a{number}", id=[10 * number, 10 * number + 9], v=[number] * 2)
+        orders.load()
+    assert searched == []
+    write(orders.folder, "b", id=[9, 12, 19], v=[7, 7, 7])
+    orders.load()
+    assert searched == [2]
+    kept = [(10 * number + end, number) for number in range(5) for end in (0, 9) if 10 * number + end not in (9, 19)]
+    assert orders.rows() == sorted([*kept, (9, 7), (12, 7), (19, 7)], key=repr)
 
 
 def test_null_key_is_an_error_and_loads_nothing(orders):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -14,16 +14,18 @@ from pyiceberg.table import StaticTable
 
 from metastore.managed_table_factory import ManagedTableFactory
 from skiway.errors import InvalidArgument
-from skiway.formats import TableName
+from skiway.formats import FILE_ORDINAL, TableName
 from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.metastore.ingest.rows import Target, Written, write_rows
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.pipelines.inputs import Input, LakeTables
+from skiway.metastore.pipelines.models.incremental import FILE
+from skiway.metastore.pipelines.models.statements import Decision, QueryEngine
 from skiway.metastore.pipelines.projects import read_project
 from skiway.metastore.pipelines.python_files import PythonFunction
-from skiway.metastore.pipelines.refreshing import Decision, PipelineRun, QueryEngine
+from skiway.metastore.pipelines.refreshing import PipelineRun
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.security import MemorySecrets
@@ -67,6 +69,13 @@ class DuckResult:
     def write(self, target: Target) -> Written:
         return write_rows(target, self.rows.to_batches())
 
+    def written_by(self, write: Callable[[Iterable[pa.RecordBatch]], Any]) -> list[Any]:
+        half = self.rows.num_rows // 2
+        return [write(part.to_batches()) for part in (self.rows.slice(0, half), self.rows.slice(half))]
+
+    def values(self) -> pa.Table:
+        return self.rows
+
 
 @dataclass
 class LocalFunctions:
@@ -84,9 +93,16 @@ class LocalFunctions:
 
 
 def _rows(read: Input) -> pa.Table:
+    if read.rows is not None:
+        return read.rows
     if read.snapshot is None:
         return read.columns.empty_table()
-    return read.handle.read(read.snapshot, files=read.files, schema=read.columns).read_all()
+    chosen = list(read.columns.names if read.selected is None else read.selected)
+    more = {"columns": chosen, "filter": read.where}
+    if not read.is_numbered:
+        return read.handle.read(read.snapshot, files=read.files, schema=read.columns, **more).read_all()
+    rows = read.handle.read(read.snapshot, files=read.files, schema=read.columns, positions=True, **more).read_all()
+    return rows.select([*chosen, FILE_ORDINAL]).rename_columns([*chosen, FILE])
 
 
 @dataclass
@@ -103,21 +119,38 @@ class PipelineLake:
         space, catalog = self.lake.factory.first_namespace(), self.lake.factory.first_catalog().display_name
         path = ".".join((*space.parents, space.display_name))
         head = f"name: sales\ncatalog: {catalog}\nnamespace: {path}\n"
-        files = {name if name.endswith(".py") else f"{name}.sql": text for name, text in self.queries.items()}
+        suffixes = (".py", ".yml", ".csv")
+        files = {name if name.endswith(suffixes) else f"{name}.sql": text for name, text in self.queries.items()}
         project = read_project({"pipeline.yml": head, **files})
         reconciler = Reconciler(MemorySecrets(), warehouse=self.lake.warehouse)
         allows_python = self.functions is not None
         tables = LakeTables(self.realm or self.lake.home, catalog, reconciler, self.lake.home, allows_python)
         return PipelineRun(project, "p1", tables, again)
 
-    def run(self, *, again: bool = False, engine: QueryEngine | None = None, control: Control | None = None) -> Outcome:
-        return self.pipeline(again=again).run(engine or self.engine, control or Control(), self.functions)
+    def run(
+        self,
+        *,
+        again: bool = False,
+        select: Sequence[str] = (),
+        engine: QueryEngine | None = None,
+        control: Control | None = None,
+    ) -> Outcome:
+        return replace(self.pipeline(again=again), select=select).run(
+            engine or self.engine, control or Control(), self.functions
+        )
 
     def actions(self) -> dict[str, str]:
         """What a run would do, by the names of the tables."""
         found = self.pipeline().decisions()
         return {
             name.rpartition(".")[2]: each.action if isinstance(each, Decision) else each for name, each in found.items()
+        }
+
+    def reasons(self) -> dict[str, str]:
+        """Why a run would do that."""
+        found = self.pipeline().decisions()
+        return {
+            name.rpartition(".")[2]: each.reason if isinstance(each, Decision) else each for name, each in found.items()
         }
 
     def create(self, name: str = "orders", schema: pa.Schema = ORDERS) -> ManagedTable:

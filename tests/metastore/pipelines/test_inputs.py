@@ -95,7 +95,7 @@ def test_a_mirrored_delta_table_is_read_again_as_a_whole(
     with ExitStack() as opened:
         name = TableName(("upstream",), "people")
         read = lake.pipeline().tables.input(name, reader=name, opened=opened)
-        assert read.appended_since(replace(read.state, snapshot=1)) is None
+        assert read.changed_since(replace(read.state, snapshot=1)) is None
     shutil.rmtree(folder)
     for number in range(3):
         deltalake.write_deltalake(folder, pa.table({"id": [number], "n": [0]}), mode="append")

@@ -9,7 +9,7 @@ import pytest
 
 from skiway.errors import InvalidArgument, NotFound
 from skiway.formats import TableName
-from skiway.metastore.pipelines.projects import Project, in_order, read_folder, read_project
+from skiway.metastore.pipelines.projects import Project, in_order, read_folder, read_project, selected
 from skiway.metastore.pipelines.spark_sql import parse_query
 
 HEAD = "name: sales\ncatalog: lake\nnamespace: shop\n"
@@ -79,7 +79,7 @@ def test_cycles_are_named(queries: dict[str, str], message: str) -> None:
         (HEAD + "schedule: 0m", {"a": "SELECT 1"}, "schedule is '0m'; give the time"),
         (HEAD + "on_change: maybe", {"a": "SELECT 1"}, "on_change is 'maybe'; it must be true or false"),
         (HEAD + "schedule: 1h\non_change: true", {"a": "SELECT 1"}, "it has both schedule and on_change"),
-        (HEAD, {}, "the project has no .sql or .py files"),
+        (HEAD, {}, "the project has no .sql, .py or .csv files"),
         (HEAD, {"a": "-- @refresh: often\nSELECT 1"}, "@refresh is 'often'; it must be incremental or full"),
         (HEAD, {"a": "-- @size: 3\nSELECT 1"}, "there is no option @size"),
         (HEAD, {"a": "-- @table: b\nSELECT 1", "b": "SELECT 1"}, "a.sql also defines table shop.b"),
@@ -250,3 +250,51 @@ def test_comments_and_white_space_do_not_change_a_definition() -> None:
         for sql in ("SELECT a FROM t", "-- a note\nselect  a\nfrom t -- more", "SELECT a FROM t WHERE a > 1")
     )
     assert first.digest == second.digest != third.digest
+
+
+SELECTABLE = {
+    "a": "SELECT id FROM orders",
+    "b": "SELECT id FROM a",
+    "c": "SELECT id FROM b",
+    "other": "SELECT id FROM orders",
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ([], "a b c other"),
+        (["b"], "b"),
+        (["+b"], "a b"),
+        (["b+"], "b c"),
+        (["+b+"], "a b c"),
+        (["a", "other"], "a other"),
+        (["a,c"], "a c"),
+        (["o*"], "other"),
+        (["shop.b"], "b"),
+        (["state:changed"], "b"),
+        (["state:changed+"], "b c"),
+    ],
+)
+def test_a_selection_names_tables_and_those_around_them(wanted: list[str], found: str) -> None:
+    files = {f"{name}.sql": text for name, text in SELECTABLE.items()}
+    project = read_project({"pipeline.yml": "name: p\ncatalog: lake\nnamespace: shop", **files})
+    keys = selected(project, wanted, lambda: {"shop.b"})
+    assert sorted(keys) == [f"shop.{each}" for each in found.split()]
+
+
+def test_a_selection_that_names_nothing_is_an_error() -> None:
+    files = {f"{name}.sql": text for name, text in SELECTABLE.items()}
+    project = read_project({"pipeline.yml": "name: p\ncatalog: lake\nnamespace: shop", **files})
+    with pytest.raises(
+        InvalidArgument, match=r"the selection 'totals\+' names no table of pipeline p; its tables are shop"
+    ):
+        selected(project, ["totals+"], set)
+
+
+def test_a_csv_file_that_cannot_be_read_is_refused() -> None:
+    files = {"pipeline.yml": "name: p\ncatalog: lake\nnamespace: shop", "seeds/codes.csv": "a,b\n1,2\n3\n"}
+    with pytest.raises(InvalidArgument, match=r"seeds/codes\.csv: it is not a CSV file"):
+        read_project(files)
+    with pytest.raises(InvalidArgument, match=r"seeds/codes\.csv, line 1: the columns need different names"):
+        read_project({**files, "seeds/codes.csv": "a,A\n1,2\n"})

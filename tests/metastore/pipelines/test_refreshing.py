@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -346,3 +348,43 @@ def test_an_owner_under_policies_on_an_input_is_refused(sales: PipelineLake) -> 
     assert "eu only" in outcome.failures["sales.big"]
     assert outcome.failures["sales.totals"] == "skipped, because sales.big failed"
     assert outcome.changed == 1
+
+
+def test_only_selected_tables_are_refreshed(sales: PipelineLake) -> None:
+    outcome = sales.run(select=["big"])
+    assert (outcome.scanned, outcome.changed) == (1, 1)
+    assert sales.run(select=["state:changed"]).changed == 1
+    assert sales.rows("totals") == [("EU", 16)]
+    sales.queries["big"] = BIG.replace("2 AS", "3 AS")
+    assert sales.run(select=["state:changed+"]).changed == 2
+    assert sales.rows("totals") == [("EU", 24)]
+
+
+def test_a_csv_file_becomes_a_table(sales: PipelineLake) -> None:
+    sales.queries = {
+        "codes.csv": "code,name,since,rate\neu,Europe,2020-01-31,1.5\nus,,2021-12-01,2\n",
+        "named": "SELECT o.id, c.name FROM orders AS o JOIN codes AS c ON c.code = o.region",
+        "notes.yml": "models:\n  - name: codes\n    expect:\n      - unique: code",
+    }
+    assert sales.run().failures == {}
+    assert sales.rows("codes") == [("eu", "Europe", date(2020, 1, 31), 1.5), ("us", None, date(2021, 12, 1), 2.0)]
+    assert sales.rows("named") == [(1, "Europe"), (2, None), (3, "Europe")]
+    assert sales.actions() == {"codes": "keep", "named": "keep"}
+    sales.queries["codes.csv"] += "eu,Again,2022-01-01,1\n"
+    assert sales.actions() == {"codes": "replace", "named": "replace"}
+    assert "2 of 3 rows break unique_code" in sales.run().failures["sales.codes"]
+
+
+def test_a_source_that_is_not_fresh_stops_the_tables_that_read_it(sales: PipelineLake) -> None:
+    sales.queries |= {"regions": "SELECT region FROM orders", "fresh": "SELECT 1 AS x"}
+    sales.queries["sources.yml"] = "sources:\n  - name: orders\n    freshness: {warn_after: 2h, error_after: 2d}"
+    assert "old" not in sales.run().note
+    clock = sales.lake.home.clock
+    later = replace(sales.lake.home, clock=lambda: clock() + timedelta(hours=5))
+    sales.realm = later
+    assert "the newest snapshot of sales.orders is 5 h old; it should be at most 2 h old" in sales.run().note
+    sales.realm = replace(later, clock=lambda: clock() + timedelta(days=3))
+    assert "the limit is 2 d" in sales.actions()["regions"]
+    outcome = sales.run(again=True)
+    assert set(outcome.failures) == {"sales.big", "sales.totals", "sales.regions"}
+    assert "the newest snapshot of sales.orders is 3 d old, and the limit is 2 d" in outcome.failures["sales.regions"]

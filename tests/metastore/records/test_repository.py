@@ -32,6 +32,7 @@ SAMPLES: dict[str, Any] = {
     "column_stats": v1.ColumnStatsSet(table_id=ME, snapshot_id=7),
     "file_stats": v1.FileStatsSet(table_id=ME, snapshot_id=7),
     "grant": v1.Grant(object_id=ME, grantee="user:one", privilege=v1.PV_READ),
+    "branch": v1.Branch(resource_id=ME, catalog_id=v1.ResourceId(id="c1"), display_name="one"),
     "pipeline": v1.Pipeline(resource_id=ME, display_name="one"),
     "policy": v1.Policy(resource_id=ME, display_name="one"),
     "column_tags": v1.ColumnTags(table_id=ME),

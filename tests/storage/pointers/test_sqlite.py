@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -340,3 +342,86 @@ def test_long_listings_and_too_many_results_are_not_kept(store, queries, monkeyp
     for key in ("/a/00", "/a/01", "/a/00", "/a/01"):
         assert store.get(key) is not None
     assert len(queries) == 5, "the first one was kept"
+
+
+# -- writes that are committed together --------------------------------------------------------------------------------
+
+
+def applied_at_once(store, *batches):
+    """Apply batches from as many threads while the store is busy; the error of each, or None."""
+
+    def apply(batch):
+        try:
+            store.apply(batch)
+        except (Conflict, Unavailable, Internal) as error:
+            return error
+
+    with ThreadPoolExecutor(len(batches)) as pool:
+        with store._writing.lock:
+            running = []
+            for batch in batches:
+                running.append(pool.submit(apply, batch))
+                while len(store._writing._waiting) < len(running):  # in this order
+                    time.sleep(0.001)
+        return [each.result() for each in running]
+
+
+def test_waiting_writes_are_committed_together(store):
+    store.compare_and_set("/first", "blob", expect=ABSENT)
+    statements = []
+    store._writing._connection.set_trace_callback(lambda text: statements.append(text.split()[0]))
+    assert applied_at_once(store, *([Put(f"/{n}", "blob", expect=ABSENT)] for n in range(20))) == [None] * 20
+    assert statements.count("COMMIT") == 1
+    assert [pointer.version for pointer in store.scan()] == [1] * 21
+
+
+def test_write_that_fails_among_others_changes_nothing_and_fails_alone(store):
+    store.compare_and_set("/taken", "blob", expect=ABSENT)
+    errors = applied_at_once(
+        store,
+        [Put("/a", "x", expect=ABSENT)],
+        [Put("/b", "x", expect=ABSENT), Put("/taken", "x", expect=ABSENT)],
+        [Put("/a", "y", expect=ABSENT)],  # the first one in the transaction has it already
+        [Put("/a", "z", expect=1), Delete("/taken", expect=1)],
+    )
+    assert [isinstance(each, Conflict) for each in errors] == [False, True, True, False]
+    assert {pointer.key: (pointer.blob_uri, pointer.version) for pointer in store.scan()} == {"/a": ("z", 2)}
+    assert (store.get("/b"), store.get("/taken"), store.get("/a").version) == (None, None, 2)
+
+
+def test_write_that_fails_half_way_is_undone(store):
+    def fail(connection):
+        connection.execute("DELETE FROM skiway_pointers")
+        raise sqlite3.IntegrityError
+
+    store.compare_and_set("/a", "blob", expect=ABSENT)
+    with ThreadPoolExecutor(2) as pool:
+        with store._writing.lock:
+            failing = pool.submit(store._writing.run, fail, {})
+            other = pool.submit(store.apply, [Put("/b", "blob", expect=ABSENT)])
+            while len(store._writing._waiting) < 2:
+                time.sleep(0.001)
+        other.result()
+        assert isinstance(failing.exception(), sqlite3.IntegrityError)
+    assert {pointer.key for pointer in store.scan()} == {"/a", "/b"}
+
+
+def test_commit_that_fails_is_the_error_of_all_of_its_writes(path):
+    class FullDisk(sqlite3.Connection):
+        def execute(self, statement, *arguments):
+            if statement == "COMMIT":
+                error = sqlite3.OperationalError("database or disk is full")
+                error.sqlite_errorcode = sqlite3.SQLITE_FULL
+                raise error
+            return super().execute(statement, *arguments)
+
+    with SqlitePointerStore(path) as store, SqlitePointerStore(path) as other:
+        store.compare_and_set("/a", "blob", expect=ABSENT)
+        store._writing._connection = sqlite3.connect(
+            path, isolation_level=None, factory=FullDisk, check_same_thread=False
+        )
+        errors = applied_at_once(store, *([Put(f"/{n}", "blob", expect=ABSENT)] for n in range(3)))
+        assert [type(each) for each in errors] == [Unavailable] * 3
+        assert [pointer.key for pointer in other.scan()] == ["/a"]
+        store.compare_and_set("/b", "blob", expect=ABSENT)  # with a new connection
+        assert other.get("/b") is not None

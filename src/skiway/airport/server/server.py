@@ -108,7 +108,7 @@ class Server:
         memory_pool: pa.MemoryPool | None = None,
         observers: Sequence[Observer] = (),
         lane_of: transports.LaneOf | None = None,
-        transport: transports.Choice = "grpcio",
+        transport: transports.Choice = "auto",
         debug: bool = False,
         logger: logging.Logger | None = None,
         log_level: int | str | None = None,

@@ -24,14 +24,12 @@ therefore says which schema it knows:
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import hmac
 import json
 import secrets
 import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, Literal, TypeVar
@@ -43,6 +41,7 @@ from google.protobuf.message import DecodeError
 from skiway.airport.tables import IS_ROWID, ROWID, find_rowid_column
 from skiway.airport.wire import protocol
 from skiway.airport.wire.duckdb_sql import type_metadata, with_plain_values, without_dictionaries
+from skiway.airport.wire.frames import per_schema
 from skiway.errors import InvalidArgument, PreconditionFailed
 from skiway.model.flight_pb2 import FlightDescriptor, FlightInfo
 
@@ -52,27 +51,7 @@ from skiway.model.flight_pb2 import FlightDescriptor, FlightInfo
 _NO_ROW_IDS: Final = pa.field(ROWID, pa.bool_(), metadata={IS_ROWID: b"1"})
 
 
-V = TypeVar("V")
-
-
-def _per_schema(compute: Callable[[pa.Schema], V]) -> Callable[[pa.Schema], V]:
-    """Compute a value from a schema once for each schema object. Most tables return the same object every time."""
-    values: dict[int, tuple[weakref.ref[pa.Schema], V | None]] = {}
-
-    @functools.wraps(compute)
-    def lookup(schema: pa.Schema) -> V:
-        key = id(schema)
-        reference, value = values.get(key, (None, None))
-        if reference is None or reference() is not schema:
-            value = compute(schema)
-            kept = None if value is schema else value  # a schema must not keep itself alive
-            values[key] = weakref.ref(schema, lambda _: values.pop(key, None)), kept
-        return schema if value is None else value
-
-    return lookup
-
-
-@_per_schema
+@per_schema
 def as_listed(schema: pa.Schema) -> pa.Schema:
     """The schema under which a listing announces a table: with a row id, and without dictionaries inside of columns."""
     listed = pa.schema([field.with_type(with_plain_values(field.type)) for field in schema], metadata=schema.metadata)
@@ -81,14 +60,14 @@ def as_listed(schema: pa.Schema) -> pa.Schema:
     return schema if listed.equals(schema, check_metadata=True) else listed
 
 
-@_per_schema
+@per_schema
 def as_plain(schema: pa.Schema) -> pa.Schema:
     """The schema without dictionaries, which DuckDB's client resolves only in columns of the tables of a listing."""
     plain = pa.schema([field.with_type(without_dictionaries(field.type)) for field in schema], metadata=schema.metadata)
     return schema if plain.equals(schema) else plain
 
 
-@_per_schema
+@per_schema
 def fingerprint(schema: pa.Schema) -> str:
     """A short text that is equal for schemas that look the same to clients: names, types, order and NOT NULL.
 

@@ -7,9 +7,11 @@ frames are parsed by hand because a generated protobuf parser would copy each bo
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -140,6 +142,26 @@ def metadata_frame(app_metadata: bytes = b"", descriptor: bytes = b"") -> bytes:
     return b"".join(parts)
 
 
+V = TypeVar("V")
+
+
+def per_schema(compute: Callable[[pa.Schema], V]) -> Callable[[pa.Schema], V]:
+    """Compute a value from a schema once for each schema object. Most tables return the same object every time."""
+    values: dict[int, tuple[weakref.ref[pa.Schema], V | None]] = {}
+
+    @functools.wraps(compute)
+    def lookup(schema: pa.Schema) -> V:
+        key = id(schema)
+        reference, value = values.get(key, (None, None))
+        if reference is None or reference() is not schema:
+            value = compute(schema)
+            kept = None if value is schema else value  # a schema must not keep itself alive
+            values[key] = weakref.ref(schema, lambda _: values.pop(key, None)), kept
+        return schema if value is None else value
+
+    return lookup
+
+
 def holds_dictionaries(data_type: pa.DataType) -> bool:
     """Whether batches with this type are preceded by dictionary messages."""
     if isinstance(data_type, pa.BaseExtensionType):
@@ -157,18 +179,30 @@ def check_names(fields: Iterable[pa.Field]) -> None:
         check_names(kind.field(index) for index in range(kind.num_fields))
 
 
+@per_schema
+def _has_dictionaries(schema: pa.Schema) -> bool:
+    return any(holds_dictionaries(field.type) for field in schema)
+
+
+@per_schema
+def _schema_frame(schema: pa.Schema) -> bytes:
+    return _split_message(memoryview(schema.serialize()))
+
+
 class FrameWriter:
     """Encodes record batches of one schema as frames. Use one writer per stream, from one thread at a time."""
 
     def __init__(self, schema: pa.Schema, *, memory_pool: pa.MemoryPool | None = None) -> None:
         self.schema = schema
         self._pool = memory_pool
-        self._has_dictionaries = any(holds_dictionaries(field.type) for field in schema)
+        self._has_dictionaries = _has_dictionaries(schema)
         self._streams: dict[Compression | None, MessageEncoder] = {}
         self._sparse: dict[tuple[int, ...], SparseBatches | None] = {}
 
     def begin(self, *, descriptor: bytes = b"", app_metadata: bytes = b"") -> bytes:
         """The schema frame, which starts every stream."""
+        if not descriptor and not app_metadata:
+            return _schema_frame(self.schema)
         return _split_message(memoryview(self.schema.serialize()), app_metadata, descriptor)
 
     def batch(

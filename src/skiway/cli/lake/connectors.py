@@ -264,6 +264,9 @@ def sync(
         list[str] | None, typer.Option(metavar="NAME", help="Only this destination namespace; repeatable.")
     ] = None,
     table: Annotated[str | None, typer.Option(metavar="NAME", help="Only this destination table.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what a copy would load, and wait for it.")
+    ] = False,
 ) -> None:
     """Mirror the tables of a connector, or copy what is new in them.
 
@@ -273,11 +276,12 @@ def sync(
     """
     selection: dict[str, Any] = {"namespaces": namespace or [], "table": table or ""}
     if mode is Mode.both:
-        job = call.lake.connectors.sync(name, full_rescan=full, **selection)
-        jobs.report_start(call, job, {job.message.connector_id.id: name}, watch=watch)
+        job = call.lake.connectors.sync(name, full_rescan=full, dry_run=dry_run, **selection)
+        jobs.report_start(call, job, {job.message.connector_id.id: name}, watch=watch or dry_run)
         return
-    if full:
-        raise typer.BadParameter("--full is only for jobs: leave out --mode", param_hint="--full")
+    if full or dry_run:
+        option = "--full" if full else "--dry-run"
+        raise typer.BadParameter(f"{option} is only for jobs: leave out --mode", param_hint=option)
     with call.metastore(timeout_s=None) as lake:
         done = lake.connectors.capture(name, statistics=mode is Mode.stats, **selection)
     errors = {error.table: error.message for error in done.table_errors}

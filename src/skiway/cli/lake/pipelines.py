@@ -29,6 +29,21 @@ app = commands_for(PIPELINE, shown=_shown, but=("get", "create", "update"))
 
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="The name of a pipeline.")]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with pipeline.yml, .sql and .py files.")]
+Target = Annotated[
+    str, typer.Option("--target", metavar="NAME", help="Use the catalog, namespace and variables of this target.")
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option("--var", metavar="NAME=VALUE", help="Set a variable of the templates; can be repeated."),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        metavar="NAME",
+        help="Only these tables: totals, +totals with what it reads, totals+ with what reads it, state:changed.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what a run would do to each table, and why.")]
 
 
@@ -54,9 +69,9 @@ def get(
 
 
 @command(app, "create")
-def create(call: Call, folder: Folder, dry_run: DryRun = False) -> None:
+def create(call: Call, folder: Folder, target: Target = "", var: Variables = None, dry_run: DryRun = False) -> None:
     """Create a pipeline from the files in a folder. Its runs have your rights."""
-    files = _files(folder)
+    files = _files(folder, target, var)
     if dry_run:
         _print_plan(call, call.lake.pipelines.plan(files=files))
         return
@@ -67,16 +82,16 @@ def create(call: Call, folder: Folder, dry_run: DryRun = False) -> None:
 
 
 @command(app, "apply")
-def apply(call: Call, folder: Folder, dry_run: DryRun = False) -> None:
+def apply(call: Call, folder: Folder, target: Target = "", var: Variables = None, dry_run: DryRun = False) -> None:
     """Create a pipeline from the files in a folder, or replace its files. You become its owner."""
     from skiway.metastore.pipelines.projects import read_project
 
-    files = _files(folder)
+    files = _files(folder, target, var)
     name = read_project(files).name
     try:
         known = call.lake.pipelines.get(name)
     except NotFound:
-        create(call, folder, dry_run)
+        create(call, folder, target, var, dry_run)
         return
     if dry_run:
         _print_plan(call, call.lake.pipelines.plan(known.id, files=files))
@@ -90,15 +105,53 @@ def run(
     call: Call,
     name: PipelineName,
     full: Annotated[bool, typer.Option("--full", help="Refresh all tables in full, also unchanged ones.")] = False,
+    select: Select = None,
     dry_run: DryRun = False,
     watch: Watch = True,
 ) -> None:
     """Refresh the tables of a pipeline that have to be, in the order of what they read."""
     if dry_run:
-        _print_plan(call, call.lake.pipelines.plan(name, full=full))
+        _print_plan(call, call.lake.pipelines.plan(name, full=full, select=select or ()))
         return
-    job = call.lake.pipelines.start(name, full=full)
+    job = call.lake.pipelines.start(name, full=full, select=select or ())
     run_to_end(call, job, call.lake.jobs.wait, watch=watch)
+
+
+@command(app, "render")
+def render(
+    call: Call,
+    folder: Folder,
+    target: Target = "",
+    var: Variables = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="PATH", help="Print only this file.")] = None,
+) -> None:
+    """Print the files as the server gets them: for a target, and with variables and macros in their places."""
+    files = _files(folder, target, var)
+    if file is not None and file not in files:
+        raise NotFound(f"the folder has no file {file}; it has {', '.join(files)}")
+    chosen = files if file is None else {file: files[file]}
+    if not call.is_for_people:
+        call.print_record(chosen)
+        return
+    for path, text in chosen.items():
+        typer.echo(f"-- {one_line(path)}")
+        for line in text.splitlines():
+            typer.echo(one_line(line.expandtabs(4)))
+
+
+@command(app, "test")
+def unit_test(call: Call, folder: Folder, target: Target = "", var: Variables = None) -> None:
+    """Run the unit tests in the files of a folder, with Spark on this machine. A server is not needed."""
+    from skiway.metastore.pipelines.projects import read_project
+    from skiway.spark_jobs.model_tests import run_unit_tests
+    from skiway.spark_jobs.pipeline_queries import SparkQueries
+    from skiway.spark_jobs.session import SparkPlace
+
+    project = read_project(_files(folder, target, var))
+    results = list(run_unit_tests(project, SparkQueries(SparkPlace().session)))
+    call.print_rows(results, ["name", "model", "state", "problem"], empty="there are no unit tests")
+    if any(each.problem for each in results):
+        raise typer.Exit(1)
 
 
 def _print_file(call: Call, pipeline: Pipeline, file: str) -> None:
@@ -113,10 +166,10 @@ def _print_file(call: Call, pipeline: Pipeline, file: str) -> None:
         typer.echo(one_line(line.expandtabs(4)))
 
 
-def _files(folder: Path) -> dict[str, str]:
-    from skiway.metastore.pipelines.projects import read_folder
+def _files(folder: Path, target: str, variables: Sequence[str] | None) -> dict[str, str]:
+    from skiway.cli.lake.pipeline_files import rendered_folder
 
-    return read_folder(folder.expanduser())
+    return rendered_folder(folder, target=target, variables=variables or ())
 
 
 def _print_plan(call: Call, plan: Sequence[PlannedTable]) -> None:

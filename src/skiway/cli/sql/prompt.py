@@ -18,6 +18,7 @@ from skiway.errors import SkiwayError
 PROMPT: Final = "skiway> "
 MORE: Final = "   ...> "
 QUITS: Final = ("exit", "quit", "\\q", ".exit", ".quit")
+HELPS: Final = ("help", "?", "\\?")
 KEPT_LINES: Final = 2000
 URI: Final = re.compile(r"\w+://[^\s'\"]+")
 
@@ -59,8 +60,11 @@ class Prompt:
                 typer.echo()
                 lines.clear()
                 continue
-            if not lines and line.strip().rstrip(";").lower() in QUITS:
+            word = "" if lines else line.strip().rstrip(";").lower()
+            if word in QUITS:
                 return
+            if word in HELPS:
+                line = ".help"
             if line.strip() or lines:
                 lines.append(line)
             if lines and (lines[0].startswith(".") or is_complete("\n".join(lines))):

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
 from skiway.client.connection import Channel, Location, TlsOptions, Token
+from skiway.client.metastore.branches import Branches
 from skiway.client.metastore.calls import Caller, Calls, Retries
 from skiway.client.metastore.catalogs import Accounts, Catalogs, Namespaces, Tables, Views
 from skiway.client.metastore.collection import Area, plain_collection
@@ -59,6 +60,8 @@ class Metastore:
     """Namespaces, such as `lake.sales`."""
     tables = Part(Tables)
     """Tables, such as `lake.sales.people`."""
+    branches = Part(Branches)
+    """Branches of catalogs, such as `lake@dev`."""
     views = Part(Views)
     """Views, such as `lake.sales.totals`."""
     snapshots = Part(Snapshots)

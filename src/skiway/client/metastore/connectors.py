@@ -148,13 +148,15 @@ class Connectors(Collection[Connector]):
         table: str = "",
         columns: Iterable[str] = (),
         full_rescan: bool = False,
+        dry_run: bool = False,
     ) -> Job:
         """Start a job that mirrors the connector's tables, or a selection of them; return it, or the running one.
 
-        `namespaces` and `table` are names in the destination catalog.
+        `namespaces` and `table` are names in the destination catalog. With `dry_run`, the message of the job says what a copy would
+        load, and nothing changes.
         """
         selection = _selection(namespaces, table, columns)
-        request = v1.TriggerReconcileRequest(**self._key(ref), full_rescan=full_rescan, **selection)
+        request = v1.TriggerReconcileRequest(**self._key(ref), full_rescan=full_rescan, dry_run=dry_run, **selection)
         return Job.started(self._calls, request)
 
     def capture(
@@ -268,13 +270,24 @@ class Pipelines(NamedCollection[Pipeline]):
         return self._change(name, {"files": files}, if_version, None)
 
     def plan(
-        self, name: str | None = None, *, files: Mapping[str, str] | None = None, full: bool = False
+        self,
+        name: str | None = None,
+        *,
+        files: Mapping[str, str] | None = None,
+        full: bool = False,
+        select: Iterable[str] = (),
     ) -> list[PlannedTable]:
-        """Return what a run would do now, in its order; with `files`, as if the pipeline had these."""
+        """Return what a run would do now, in its order; with `files`, as if the pipeline had these.
+
+        `select` names tables, as in `start`.
+        """
         spec = None if files is None else v1.PipelineSpec(files=files)
         key = {} if name is None else self._key(name)
-        return list(map(_planned, self._calls.rpc("PlanPipeline", **key, spec=spec, full=full).tables))
+        return list(map(_planned, self._calls.rpc("PlanPipeline", **key, spec=spec, full=full, select=select).tables))
 
-    def start(self, name: str, *, full: bool = False) -> Job:
-        """Start a run; return its job, or the running one that does the same. With `full`, all tables are refreshed in full."""
-        return Job(self._calls.rpc("StartPipeline", **self._key(name), full=full).job)
+    def start(self, name: str, *, full: bool = False, select: Iterable[str] = ()) -> Job:
+        """Start a run; return its job, or the running one that does the same. With `full`, all tables are refreshed in full.
+
+        `select` names the tables of the run: `totals`, `+totals` with what it reads, `totals+` with what reads it, `state:changed`.
+        """
+        return Job(self._calls.rpc("StartPipeline", **self._key(name), full=full, select=select).job)

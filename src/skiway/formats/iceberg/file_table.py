@@ -39,8 +39,8 @@ def partition_types(metadata: TableMetadata) -> dict[int, pa.DataType]:
 
 def file_table(metadata: TableMetadata, snapshot: Snapshot, schema: pa.Schema, io: ReadingIO, table: str) -> pa.Table:
     """Read the file table of `snapshot`, with the statistics of the columns of `schema` and the columns `PLACES`."""
-    listed = lib.manifest_files.manifests(snapshot, io)
-    columns = tuple((leaf.id, str(leaf.type)) for leaf in leaves(schema))
+    listed = lib.manifest_files.known_manifests(snapshot, io)
+    columns = str([(leaf.id, str(leaf.type)) for leaf in leaves(schema)])  # its hash is computed once
     parts = []
     for manifest in listed:
         require_active()
@@ -56,7 +56,7 @@ def _cached_manifest(
     metadata: TableMetadata,
     manifest: ManifestFile,
     schema: pa.Schema,
-    columns: tuple[tuple[int | None, str], ...],
+    columns: str,
     io: ReadingIO,
     table: str,
 ) -> pa.Table:

@@ -231,7 +231,7 @@ class IcebergTable(TableHandle):
 
     def new_manifests(self, snapshot: Snapshot) -> list[str]:
         """The manifest list of a snapshot, and the manifests that were written for it."""
-        listed = lib.manifest_files.manifests(self._snapshot(snapshot), self._io)
+        listed = lib.manifest_files.known_manifests(self._snapshot(snapshot), self._io)
         return [
             snapshot.manifest_list,
             *(manifest.manifest_path for manifest in listed if manifest.added_snapshot_id == snapshot.id),

@@ -202,7 +202,7 @@ def cached_row_groups(footer: Footer, source: pa.Schema, target: Sequence[Leaf],
 
     Besides the footer, the result depends on where and in which types the file has the columns.
     """
-    found = {leaf.id: leaf for leaf in leaves(source)}
+    found = {leaf.id: leaf for leaf in leaves(source)} if target else {}
     key = [
         (leaf.id, str(leaf.type), found[leaf.id].index, str(found[leaf.id].type)) for leaf in target if leaf.id in found
     ]

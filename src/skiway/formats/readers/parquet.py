@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 _BUFFER_BYTES: Final = 1 << 20  # to read ahead per column, instead of a whole row group
+_FEW_VALUES: Final = 100_000
+"""Of a row group: threads would cost more than they save."""
+
 _CHECK_BYTES: Final = 500  # that a check takes in the cache
 
 
@@ -61,7 +64,7 @@ def checked_file(files: Files, path: str, *, version: str | None = None) -> Iter
 
     The footer of a remote file is kept if the caller knows the `version` of the file, which changes with its content.
     """
-    with files.translated(path), (_open_local if _is_local(path) else _open_remote)(files, path, version) as opened:
+    with files.translated(path), (_open_local if is_local(path) else _open_remote)(files, path, version) as opened:
         opened.pages.set_footer(opened.footer.metadata)
         yield opened
 
@@ -110,7 +113,8 @@ def _checks_of(version: Hashable | None, files: Files) -> Once:
     return always if version is None else once
 
 
-def _is_local(path: str) -> bool:
+def is_local(path: str) -> bool:
+    """Whether a file is on a disk of this machine."""
     return location(path).scheme == "file"
 
 
@@ -158,7 +162,7 @@ def matching_part(scan: Scan, path: str) -> MatchingPart | None:
 
     A scan skips the same row groups. This tells in advance how many there are, so that no part of a scan is without any.
     """
-    if not _is_local(path):
+    if not is_local(path):
         return None  # the footer would take a request, which the parts of the scan send at the same time
     with scan.files.translated(path), scan.files.open(path) as file:
         footer = read_footer(file, path, scan.files)
@@ -198,7 +202,10 @@ class _GroupReader:
     def decoded(self, group: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Decode a row group in batches of `batch_rows`."""
         self._pages.check(group, self._rows.names)
-        yield from self._parquet.iter_batches(batch_rows, row_groups=[group], columns=self._rows.names)
+        values = self._parquet.metadata.row_group(group).num_rows * len(self._rows.names)
+        yield from self._parquet.iter_batches(
+            batch_rows, row_groups=[group], columns=self._rows.names, use_threads=values > _FEW_VALUES
+        )
 
     def rows(self, group: int, start: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read the requested rows of a row group whose first row is at position `start`; batches may be empty."""
@@ -262,7 +269,7 @@ def _taken(batch: pa.RecordBatch, places: Positions) -> pa.RecordBatch:
 
 def _filtered(scan: Scan) -> list[Leaf]:
     names = scan.filter.columns if scan.filter else frozenset()
-    return [leaf for leaf in leaves(scan.schema) if leaf.path[0] in names]
+    return [leaf for leaf in leaves(scan.schema) if leaf.path[0] in names] if names else []
 
 
 _BYTES_PER_COLUMN = 200  # of a shape in the cache

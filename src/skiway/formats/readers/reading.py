@@ -1,4 +1,7 @@
-"""Stream the rows of data files in any format; the next batches, and the next file, are decoded in advance."""
+"""Stream the rows of data files in any format; the next batches, and the next file, are decoded in advance.
+
+A short file on a local disk is decoded when its rows are needed: a thread would take longer than it saves.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ import pyarrow as pa
 from skiway.errors import Unsupported
 from skiway.formats.readers.avro import avro_batches
 from skiway.formats.readers.orc import orc_batches
-from skiway.formats.readers.parquet import parquet_batches
+from skiway.formats.readers.parquet import is_local, parquet_batches
 from skiway.formats.readers.scanning import DataFile, Scan
 
 T = TypeVar("T")
@@ -27,10 +30,12 @@ _DEPTH: Final = 1  # batches to read ahead per file; more would only use memory
 _AT_ONCE: Final = 2  # files
 
 
-def read_ahead(sources: Iterable[S], read: Callable[[S], Generator[T]]) -> Iterator[T]:
-    """Yield the items that `read` yields for each source, in order; the next source is started in advance."""
-    coming = (ReadAhead(read(source)) for source in sources)
-    begun = deque(islice(coming, _AT_ONCE))
+def read_ahead(
+    sources: Iterable[S], read: Callable[[S], Generator[T]], is_short: Callable[[S], bool] = lambda _: False
+) -> Iterator[T]:
+    """Yield the items that `read` yields for each source, in order; the next source is started in advance, unless it `is_short`."""
+    coming = (read(source) if is_short(source) else ReadAhead(read(source)) for source in sources)
+    begun: deque[Generator[T] | ReadAhead[T]] = deque(islice(coming, _AT_ONCE))
     try:
         while begun:
             yield from begun[0]
@@ -98,8 +103,13 @@ def read_rows(scan: Scan, files: Iterable[DataFile]) -> pa.RecordBatchReader:
     """Stream the rows of all `files`, in order, reading ahead."""
     later = replace(scan, first_batch_rows=None)
     scans = chain([scan], repeat(later))
-    batches = read_ahead(zip(scans, files, strict=False), lambda one: _batches(*one))
+    batches = read_ahead(zip(scans, files, strict=False), lambda one: _batches(*one), lambda one: _is_short(*one))
     return pa.RecordBatchReader.from_batches(scan.output_schema, (batch for batch in batches if batch.num_rows))
+
+
+def _is_short(scan: Scan, file: DataFile) -> bool:
+    """Whether a file has at most one batch, and no request to an object store precedes it."""
+    return file.rows is not None and file.rows <= scan.batch_rows and is_local(file.path)
 
 
 def _batches(scan: Scan, file: DataFile) -> Generator[pa.RecordBatch]:

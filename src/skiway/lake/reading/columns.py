@@ -99,6 +99,19 @@ class Columns:
 
         Raise if the client would misinterpret a column, and if no column is left.
         """
+        known = self._readable.get(id(now))
+        if known is None or known[0] is not now:
+            if len(self._readable) >= _KEPT:
+                self._readable.clear()
+            known = self._readable[id(now)] = now, self._compared(now, table)
+        return known[1]
+
+    @cached_property
+    def _readable(self) -> dict[int, tuple[pa.Schema, pa.Schema]]:
+        """What is left of the columns in some schemas of the table, by the identity of these."""
+        return {}
+
+    def _compared(self, now: pa.Schema, table: str) -> pa.Schema:
         present = {field_id(field): field for field in now}
         kept = []
         for field in self.stored:
@@ -111,6 +124,9 @@ class Columns:
         if not kept:
             raise table_changed(table, "it was replaced and has other columns")
         return pa.schema(kept)
+
+
+_KEPT: Final = 4
 
 
 def _check_same(known: pa.Field, now: pa.Field, table: str) -> None:

@@ -66,7 +66,13 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
     def of(self, files: pa.Table) -> pa.Table:
         """The rows of a file table that belong to the part."""
-        return files.filter(pc.is_in(files["ordinal"], value_set=pa.array(self.ordinals, pa.int32())))
+        if len(self.ordinals) == files.num_rows:
+            return files
+        chosen = pc.is_in(files["ordinal"], value_set=pa.array(self.ordinals, pa.int32()))
+        places = np.flatnonzero(chosen.to_numpy())
+        if len(places) and places[-1] - places[0] == len(places) - 1:  # without a copy of the statistics
+            return files.slice(places[0], len(places))
+        return files.take(pa.array(places))
 
 
 def split(

@@ -132,6 +132,7 @@ def diff(realm: Realm, request: v1.DiffBranchRequest, *, warehouse: Warehouse) -
 def merge(realm: Realm, request: v1.MergeBranchRequest, *, warehouse: Warehouse) -> v1.MergeBranchResponse:
     """Publish all changes of a branch on main, with the rights of the caller, or nothing."""
     catalog, found = _found(realm, request.name)
+    realm.require("namespace.write", catalog)
     if request.dry_run:
         comparison = Comparison(_main(realm), opened(realm, warehouse, found), warehouse)
         planned = _planned(comparison, request)

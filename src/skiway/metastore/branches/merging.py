@@ -16,7 +16,6 @@ from skiway.errors import Conflict, Contention, SkiwayError
 from skiway.formats.iceberg import lib
 from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.metadata import metadata_json, updated, version_of, write_metadata
-from skiway.formats.iceberg.metadata_files import WritingIO
 from skiway.formats.iceberg.warehouse import TableFiles
 from skiway.metastore.branches.differences import Comparison, Difference, place
 from skiway.metastore.managed import locations
@@ -275,7 +274,9 @@ def _moved(branch: TableMetadata, before: TableMetadata | None, location: str, h
 
 def _added_files(branch: TableMetadata, new: set[int], files: TableFiles) -> list[DataFile]:
     """The data files of the branch's current snapshot that its own snapshots have added, without numbers of rows."""
-    io, added = WritingIO(files), []
+    from skiway.formats.iceberg.metadata_files import WritingIO
+
+    io, added = WritingIO(files), list[Any]()
     for manifest in lib.manifest_files.manifests(branch.current_snapshot(), io):
         for entry in lib.manifest_files.entries(manifest, io):
             if entry.snapshot_id in new:

@@ -127,7 +127,7 @@ def find(realm: Realm, connector_id: str) -> Stored[v1.Connector] | None:
 
 def trigger(realm: Realm, request: v1.TriggerReconcileRequest) -> v1.TriggerReconcileResponse:
     """Enqueue a job that mirrors the connector's tables and then profiles them; see `jobs.enqueue`."""
-    work = v1.Job(scope=scope(request), full_rescan=request.full_rescan)
+    work = v1.Job(scope=scope(request), full_rescan=request.full_rescan, dry_run=request.dry_run)
     if request.HasField("table_id"):
         work.table_id.CopyFrom(request.table_id)
     else:

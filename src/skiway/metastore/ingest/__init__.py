@@ -2,7 +2,11 @@
 
     positions   how far a table has been loaded, stored in the snapshot that has the rows, and which rows of a database are new
     rows        the work on files that many processes share, and how a table follows the columns of its source
-    copying     one load of one table: what has changed in the source, and the commit
+    keys        keys of rows, which tasks read and join
+    merging     commits of rows together with the deletion of the rows that have their keys
+    copying     one load of one table: its steps, and their commits
+    file_tables what has changed in a table whose rows are in files
+    staging     steps that are published together
 
 `connectors.specs` has the rules for copies. Nothing here knows Spark: `spark_jobs` distributes the work, and reads databases.
 """

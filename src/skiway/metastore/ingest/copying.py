@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Final, Protocol
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from skiway.errors import AlreadyExists, Conflict, PreconditionFailed, SkiwayError
-from skiway.formats import Format, Snapshot, Source, TableHandle, TableName, data_files
-from skiway.formats.iceberg.changes.commits import Producer, append, checked, delete_all, overwrite
+from skiway.errors import AlreadyExists, SkiwayError
+from skiway.formats import Source, TableName
+from skiway.formats.iceberg.changes.commits import Producer, append, checked, delete_all
 from skiway.formats.iceberg.changes.evolution import evolve, partition_spec, sort_order
 from skiway.formats.iceberg.types import format_version, iceberg_schema
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter
 from skiway.metastore.connectors.specs import CopyMode, CopyRules
+from skiway.metastore.ingest.keys import KeyJoins
+from skiway.metastore.ingest.merging import ReplacedKeys, merge
 from skiway.metastore.ingest.positions import (
     NO_ROWS,
+    PART,
     POSITION_FILE,
     Position,
     StoredPosition,
@@ -29,27 +30,23 @@ from skiway.metastore.ingest.positions import (
     summary_of,
 )
 from skiway.metastore.ingest.rows import (
-    Distribute,
-    FilePart,
-    Matches,
     Target,
     Written,
     column_changes,
-    find_rows,
     key_fields_of,
-    last_rows,
-    read_keys,
     stored_columns,
-    write_part,
 )
+from skiway.metastore.ingest.staging import Staging
+from skiway.metastore.jobs.attempts import Amounts
 from skiway.metastore.managed.commits import change
-from skiway.metastore.managed.states import ManagedTable, handle_of, is_certainly_undone, load
+from skiway.metastore.managed.states import ManagedTable, is_certainly_undone, load, undoing
 from skiway.metastore.managed.tables import create
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import tables
 from skiway.model import v1
 from skiway.security.source_access import SourceAccess
 
+STEP_BYTES: Final = 1 << 30
 CONNECTOR: Final = "skiway.ingest.connector"
 SOURCE: Final = "skiway.ingest.source"
 
@@ -99,8 +96,12 @@ def create_target(
     )
 
 
-_PART_BYTES: Final = 128 << 20
-_LISTED: Final = (Format.PARQUET, Format.CSV, Format.JSON)
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Rows in new data files, with the position after them, and the keys of the rows that they replace."""
+
+    written: Written
+    replaces: ReplacedKeys | None = None
 
 
 class Changes(Protocol):
@@ -110,13 +111,23 @@ class Changes(Protocol):
     def replaces(self) -> bool: ...
 
     @property
-    def file_count(self) -> int:
-        """The number of files to read; 1 for a table of a database."""
+    def position(self) -> Position:
+        """The position after these changes, as far as it is known before the rows are read."""
+
+    @property
+    def amounts(self) -> Amounts:
+        """The files to read, with their rows and bytes as far as these are known; one file for a table of a database."""
 
     def columns(self) -> pa.Schema:
         """The columns of the rows."""
 
-    def write(self, target: Target, keys: pa.Schema) -> Written:
+    def steps(self, step_bytes: int, *, growing: bool) -> Sequence[Changes]:
+        """These changes in parts that can be loaded one after the other, each with the position after it.
+
+        They are about as large as `step_bytes`; if they are `growing`, at least a quarter of all before.
+        """
+
+    def write(self, target: Target, keys: pa.Schema) -> NewRows:
         """Write the rows into new data files of the target. Of several rows with the same keys, the last one counts."""
 
 
@@ -139,7 +150,11 @@ class CopyEngine(Protocol):
     """What copies need besides the metastore: many processes, and access to databases."""
 
     @property
-    def distribute(self) -> Distribute: ...
+    def distribute(self) -> KeyJoins: ...
+
+    @property
+    def step_bytes(self) -> int:
+        """About how many bytes of files are loaded before a commit."""
 
     def database(
         self, uri: str, *, options: Mapping[str, str], credentials: Mapping[str, str], access: SourceAccess
@@ -147,184 +162,39 @@ class CopyEngine(Protocol):
         """Open the database or the Airport server at `uri`, if `access` permits it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileTable:
-    """A table whose rows are in files."""
-
-    handle: TableHandle
-    distribute: Distribute
-
-    def changes(self, rules: CopyRules, position: Position | None) -> Changes | None:
-        """The files that are new, and those whose rows have been changed or deleted."""
-        now = self.handle.current()
-        if now is None:
-            return None
-        if rules.mode == CopyMode.REPLACE or position is None:
-            return self._everything(now, rules, position)
-        if self.handle.format in _LISTED:
-            return self._listed(now, rules, position)
-        return self._between(now, rules, position)
-
-    def _everything(self, now: Snapshot, rules: CopyRules, position: Position | None) -> FileChanges | None:
-        after = self._position(now, rules)
-        files = data_files(self.handle.files(now))
-        replaces = rules.mode == CopyMode.REPLACE
-        return None if after == position else FileChanges(self, now, files, after, replaces=replaces)
-
-    def _position(self, now: Snapshot, rules: CopyRules) -> dict[str, Any]:
-        if self.handle.format not in _LISTED:
-            return {"kind": "snapshot", "id": now.id, "digest": now.digest}
-        if rules.mode == CopyMode.REPLACE:
-            return {"kind": "listing", "digest": now.digest}
-        return {"kind": "files", "files": self._etags(self.handle.files(now))}
-
-    def _etags(self, files: pa.Table) -> dict[str, str]:
-        """The files by their paths below the table, with what tells one content from another."""
-        paths = (path.removeprefix(self.handle.location).lstrip("/") for path in files["path"].to_pylist())
-        return dict(zip(paths, files["etag"].to_pylist(), strict=True))
-
-    def _listed(self, now: Snapshot, rules: CopyRules, position: Position) -> FileChanges | None:
-        loaded: dict[str, str] = _required(position, "files", self.handle)["files"]
-        files = self.handle.files(now)
-        etags = self._etags(files)
-        changed = [path for path, etag in etags.items() if loaded.get(path, etag) != etag]
-        if changed and rules.mode == CopyMode.APPEND:
-            raise PreconditionFailed(
-                f"{len(changed)} files have changed after they were loaded, such as {changed[0]!r}, so their rows cannot be "
-                "appended: put new rows into new files, or use the mode upsert or replace",
-                key="ingest.file.changed",
-                file=changed[0],
-            )
-        new = files.filter(pa.array([loaded.get(path) != etag for path, etag in etags.items()], pa.bool_()))
-        if not new.num_rows:
-            return None
-        # Files that are gone stay in the position: they may come back, for instance after a folder was not mounted.
-        return FileChanges(self, now, new, {**position, "files": {**loaded, **etags}})
-
-    def _between(self, now: Snapshot, rules: CopyRules, position: Position) -> FileChanges | None:
-        stored = _required(position, "snapshot", self.handle)
-        then = next((snapshot for snapshot in self.handle.snapshots() if snapshot.id == stored["id"]), None)
-        if then is None or then.digest != stored["digest"]:
-            raise PreconditionFailed(
-                f"snapshot {stored['id']} of {self.handle.name}, up to which rows were loaded, no longer exists, so the changes "
-                "since then are unknown: load the table again in full, with skiway connectors sync --full",
-                key="ingest.source.expired",
-                snapshot=str(stored["id"]),
-            )
-        if then.id == now.id:
-            return None
-        old, new = self.handle.files(then), self.handle.files(now)
-        removed, added = _without(old, _states(new)), _without(new, _states(old))
-        if removed.num_rows and rules.mode == CopyMode.APPEND:
-            raise PreconditionFailed(
-                f"rows of {self.handle.name} were changed, deleted or rewritten since snapshot {then.id}, which the mode append "
-                "cannot copy: use the mode upsert or replace",
-                key="ingest.source.changed",
-                snapshot=str(then.id),
-            )
-        return FileChanges(self, now, added, self._position(now, rules), removed=removed, before=then)
-
-
-@dataclass(frozen=True, slots=True)
-class FileChanges:
-    """Files to load, as rows of the file table of a snapshot, and files `before` whose rows may be gone."""
-
-    table: FileTable
-    snapshot: Snapshot
-    added: pa.Table
-    position: Position
-    replaces: bool = False
-    removed: pa.Table | None = None
-    before: Snapshot | None = None
-
-    @property
-    def file_count(self) -> int:
-        """The number of files to read."""
-        return int(self.added.num_rows)
-
-    def columns(self) -> pa.Schema:
-        """The columns of the files."""
-        return self.table.handle.columns_of(self.added)
-
-    def write(self, target: Target, keys: pa.Schema) -> Written:
-        """Write the rows, without those whose keys occur again later: in a later file by name, or in the same file."""
-        parts = self._parts(self.snapshot, self.added, self.columns())
-        found: list[pa.Table] = []
-        if len(keys):
-            found = self.table.distribute(lambda part: read_keys(part, keys), parts)
-            parts = last_rows(parts, found, keys)
-        written = self.table.distribute(lambda part: write_part(target, part), parts)
-        if len(keys) and self.removed is not None and self.before is not None:
-            schema = self.table.handle.schema_at(self.before).arrow
-            gone = self._parts(self.before, self.removed, schema)
-            found += self.table.distribute(lambda part: read_keys(part, keys), gone)
-        return Written.all(written, self.position, [each.select(keys.names) for each in found])
-
-    def _parts(self, snapshot: Snapshot, files: pa.Table, schema: pa.Schema) -> list[FilePart]:
-        """The files in groups, in the order in which later rows win: by the number of the commit, then by name."""
-        numbers = pc.fill_null(files["sequence_number"], 0)
-        order = pc.sort_indices(
-            pa.table({"number": numbers, "path": files["path"]}),
-            sort_keys=[("number", "ascending"), ("path", "ascending")],
-        )
-        handle = self.table.handle
-        return [FilePart(handle, snapshot, some, schema) for some in _grouped(files.take(order))]
-
-
-def _grouped(files: pa.Table) -> Iterable[pa.Table]:
-    first, size = 0, 0
-    for place, each in enumerate(files["size_bytes"].to_pylist()):
-        if size and size + each > _PART_BYTES:
-            yield files.slice(first, place - first)
-            first, size = place, 0
-        size += each
-    if files.num_rows > first:
-        yield files.slice(first)
-
-
-def _states(files: pa.Table) -> list[tuple[Any, ...]]:
-    """What tells a data file from others, and from itself with other deletes."""
-    paths = files["path"].to_pylist()
-    names = dict(zip(files["ordinal"].to_pylist(), paths, strict=True))
-    data = data_files(files)
-    columns = (data[name].to_pylist() for name in ("path", "deleted_rows", "deletes"))
-    return [
-        (path, rows, *(names[each] for each in deletes or ())) for path, rows, deletes in zip(*columns, strict=True)
-    ]
-
-
-def _without(files: pa.Table, states: Sequence[tuple[Any, ...]]) -> pa.Table:
-    known = set(states)
-    return data_files(files).filter(pa.array([state not in known for state in _states(files)], pa.bool_()))
-
-
-def _required(position: Position, kind: str, handle: TableHandle) -> Position:
-    """The position, if it is of this kind. Another mode or another kind of source has other positions."""
-    if position.get("kind") != kind:
-        raise PreconditionFailed(
-            f"the last load of {handle.name} was in another mode, or from another kind of source, so the changes since then "
-            "are unknown: load the table again in full, with skiway connectors sync --full",
-            key="ingest.position.other",
-        )
-    return position
-
-
-UPSERT_ATTEMPTS: Final = 5
-_FILES_PER_TASK: Final = 16
-
-OnProgress = Callable[[int, int], None]
+OnProgress = Callable[[Amounts, Amounts], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """How rows of a source get into a managed table. `check` is called before every write, and may raise to stop."""
+    """How rows of a source get into a managed table. `check` is called before every write, and may raise to stop.
+
+    New rows are committed in steps of about `step_bytes`, each with its position, so that the next load continues after the last one.
+    If all rows are replaced, or `approve` is given, they are published together. `approve` gets them before, and may raise.
+    """
 
     realm: Realm
     warehouse: Warehouse
     place: CopyPlace
     rules: CopyRules
-    distribute: Distribute
+    distribute: KeyJoins
     check: Callable[[], None] = lambda: None
+    approve: Callable[[Target, Written], None] | None = None
+    step_bytes: int = STEP_BYTES
+
+    def plan(self, table: CopiedTable, *, again: bool = False) -> str:
+        """What a load would do now, in words. Nothing changes."""
+        target = find_target(self.realm, self.warehouse, self.place) if self.place.namespace_id.id else None
+        changes = table.changes(self.rules, None if again else self._position(target, again=again).loaded)
+        if changes is None:
+            return "nothing new"
+        amounts, steps = changes.amounts, self._steps(changes, again=again)
+        known = [f"{amounts.files:,} files", f"{amounts.rows:,} rows", f"{amounts.bytes:,} bytes"]
+        sizes = ", ".join(text for text, count in zip(known, amounts, strict=True) if count)
+        action = "replace all rows by" if again or changes.replaces else self.rules.mode
+        together = ", published together" if len(steps) > 1 and self._is_whole(changes, again=again) else ""
+        created = "create the table, and " if target is None else ""
+        return f"{created}{action} {sizes} in {len(steps)} steps{together}"
 
     def load(
         self, table: CopiedTable, *, again: bool = False, on_progress: OnProgress = lambda _done, _total: None
@@ -335,7 +205,7 @@ class Copy:
         changes = table.changes(self.rules, None if again else stored.loaded)
         if changes is None:
             return again and target is not None and self._emptied(target, stored)
-        on_progress(0, changes.file_count)
+        on_progress(Amounts(), changes.amounts)
         columns = stored_columns(changes.columns())
         if not len(columns) and target is None:
             return False  # files without columns have no rows
@@ -343,19 +213,95 @@ class Copy:
         target = target or create_target(self.realm, self.warehouse, self.place, columns, self.rules)
         target = self._with_columns(target, columns)
         own = Target(self.warehouse.files(target.metadata.location), target.metadata)
-        names = self.rules.keys if self.rules.mode == CopyMode.UPSERT else ()
+        names = self._keys
         key_fields_of(columns, names)  # the source has them, too
         keys = key_fields_of(own.columns, names)
-        written = changes.write(own, keys)
-        try:
+        steps = self._steps(changes, again=again)
+
+        def on_step(done: Amounts) -> None:
+            on_progress(done, changes.amounts)
+
+        if self._is_whole(changes, again=again):
+            self._load_together(target, own, steps, keys, stored, replaces=again or changes.replaces, on_step=on_step)
+        else:
+            self._load_in_steps(target, own, steps, keys, stored, on_step)
+        is_rest = stored.loaded is not None and stored.loaded.get("kind") == PART and not again
+        return (self.load(table, on_progress=on_progress) or True) if is_rest else True
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return self.rules.keys if self.rules.mode == CopyMode.UPSERT else ()
+
+    def _is_whole(self, changes: Changes, *, again: bool) -> bool:
+        """Whether all rows are published together."""
+        return again or changes.replaces or self.approve is not None
+
+    def _steps(self, changes: Changes, *, again: bool) -> Sequence[Changes]:
+        """The steps of a load. Rows with keys that are published together are also compared with each other, in one step."""
+        if self._keys and self._is_whole(changes, again=again):
+            return [changes]
+        return changes.steps(self.step_bytes, growing=bool(self._keys))
+
+    def _load_in_steps(
+        self,
+        target: ManagedTable,
+        own: Target,
+        steps: Sequence[Changes],
+        keys: pa.Schema,
+        stored: StoredPosition,
+        on_step: Callable[[Amounts], None],
+    ) -> None:
+        done = Amounts()
+        for step in steps:
             self.check()
-            self._commit(target, written, stored, replaces=again or changes.replaces)
-        except SkiwayError as error:
-            if is_certainly_undone(error):
-                own.files.remove(written.paths)
-            raise
-        on_progress(changes.file_count, changes.file_count)
-        return True
+            new = step.write(own, keys)
+            with undoing(partial(own.files.remove, new.written.paths)):
+                self.check()
+                made = self._commit(target, new, stored, replaces=False)
+            stored = read_position(made.files, made.metadata)
+            done = Amounts(*map(sum, zip(done, step.amounts, strict=True)))
+            on_step(done)
+
+    def _load_together(
+        self,
+        target: ManagedTable,
+        own: Target,
+        steps: Sequence[Changes],
+        keys: pa.Schema,
+        stored: StoredPosition,
+        *,
+        replaces: bool,
+        on_step: Callable[[Amounts], None],
+    ) -> None:
+        """Publish all steps at once. What earlier attempts have written is used."""
+        staging = Staging.of(own, stored, steps[-1].position, [step.amounts.files for step in steps])
+        found: list[NewRows] = []
+        done = Amounts()
+        for number, step in enumerate(steps):
+            self.check()
+            before = staging.find(number) if len(steps) > 1 else None
+            found.append(NewRows(before) if before is not None else step.write(own, keys))
+            if before is None and len(steps) > 1:
+                staging.keep(number, found[-1].written)
+            done = Amounts(*map(sum, zip(done, step.amounts, strict=True)))
+            on_step(done)
+        new = NewRows(
+            Written.all((each.written for each in found), found[-1].written.position or steps[-1].position),
+            found[-1].replaces,
+        )
+
+        def undo() -> None:
+            own.files.remove(new.written.paths)
+            staging.forget(len(steps))
+
+        with undoing(undo, when=len(steps) == 1):
+            self.check()  # a load in steps that is stopped here continues
+        with undoing(undo):
+            if self.approve is not None:
+                self.approve(own, new.written)
+            self._commit(target, new, stored, replaces=replaces)
+        if len(steps) > 1:
+            staging.forget(len(steps))
 
     def _emptied(self, target: ManagedTable, stored: StoredPosition) -> bool:
         """Delete all rows, because a full load has found none; return whether there was anything to delete."""
@@ -377,78 +323,34 @@ class Copy:
         changes = column_changes(target.handle.schema.arrow, columns, follows=self.rules.follows)
         return change(self.realm, self.warehouse, target.table.resource_id, evolve(changes)) if changes else target
 
-    def _commit(self, target: ManagedTable, written: Written, stored: StoredPosition, *, replaces: bool) -> None:
+    def _commit(self, target: ManagedTable, new: NewRows, stored: StoredPosition, *, replaces: bool) -> ManagedTable:
+        written = new.written
         summary = summary_of(written.position, target.files, target.metadata)
         try:
             if replaces:
-                self._publish(target, delete_all(written.files, properties=summary), stored)
-            elif not written.keys:
-                self._publish(target, append(written.files, properties=summary), stored)
-            else:
-                self._upsert(target, written, stored, summary)
+                return self._publish(target, delete_all(written.files, properties=summary), stored)
+            if new.replaces is None:
+                return self._publish(target, append(written.files, properties=summary), stored)
+            return merge(
+                self.realm,
+                self.warehouse,
+                target.table.resource_id,
+                written.files,
+                new.replaces,
+                self.distribute,
+                guard=lambda metadata: check_position(metadata, stored),
+                properties=summary,
+                check=self.check,
+            )
         except SkiwayError as error:
             if is_certainly_undone(error) and (place := summary.get(POSITION_FILE)):
                 target.files.remove([place])
             raise
 
-    def _publish(self, target: ManagedTable, producer: Producer, stored: StoredPosition) -> None:
-        change(
+    def _publish(self, target: ManagedTable, producer: Producer, stored: StoredPosition) -> ManagedTable:
+        return change(
             self.realm,
             self.warehouse,
             target.table.resource_id,
             checked(producer, lambda metadata: check_position(metadata, stored)),
         )
-
-    def _upsert(self, target: ManagedTable, written: Written, stored: StoredPosition, summary: dict[str, str]) -> None:
-        """Commit new rows together with the deletion of older ones that have their keys.
-
-        If the table has changed in the meantime, the older rows are searched again.
-        """
-        for attempt in range(UPSERT_ATTEMPTS):
-            self.check()
-            now = load(self.realm, self.warehouse, target.table.resource_id)
-            current = now.handle.current()
-            found = self._matches(now, written.keys)
-            with DeleteFileWriter(now.files, now.metadata) as deletes:
-                whole = [each.path for each in found if _is_whole(each)]
-                for each in found:
-                    if not _is_whole(each):
-                        deletes.add(each.path, each.positions, before=each.before)
-                made = deletes.close()
-            producer = overwrite(
-                whole,
-                written.files,
-                deletes=made,
-                based_on=None if current is None else current.id,
-                alone=True,
-                operation="overwrite" if whole or made else "append",
-                properties=summary,
-            )
-            try:
-                self._publish(now, producer, stored)
-            except Conflict as error:
-                deletes.abort()
-                if error.key != "commit.failed" or attempt + 1 == UPSERT_ATTEMPTS:
-                    raise
-            except SkiwayError as error:
-                if is_certainly_undone(error):
-                    deletes.abort()
-                raise
-            else:
-                return
-
-    def _matches(self, table: ManagedTable, keys: Sequence[pa.Table]) -> list[Matches]:
-        """The rows of the table that have one of the keys."""
-        own = handle_of(table.table, table.metadata, self.warehouse.files(table.metadata.location))
-        current = own.current()
-        if current is None or not sum(key.num_rows for key in keys):
-            return []
-        files = data_files(own.files(current))
-        some = [files.slice(first, _FILES_PER_TASK) for first in range(0, files.num_rows, _FILES_PER_TASK)]
-        found = self.distribute(lambda part: find_rows(own, current, part, keys), some)
-        return [each for part in found for each in part]
-
-
-def _is_whole(found: Matches) -> bool:
-    """Whether no row of the file is left."""
-    return len(np.union1d(found.positions, found.before)) == found.row_count

@@ -29,6 +29,9 @@ _INLINE_BYTES: Final = 4096
 Position: TypeAlias = Mapping[str, Any]
 """What a source needs to find later changes, as JSON. The key `kind` says what it is."""
 
+PART: Final = "part"
+"""The kind of the position after some of the files of a snapshot."""
+
 NO_ROWS: Final[Position] = {"kind": "empty"}
 """The position after a full load of a source without rows."""
 

@@ -39,6 +39,9 @@ class Amounts(NamedTuple):
     bytes: int = 0
 
 
+ONE_FILE: Final = Amounts(1)
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What an attempt has done so far. `failures` maps tables to error messages; `result` has the figures of maintenance.

@@ -30,6 +30,7 @@ from skiway.metastore.managed.states import (
     load,
     nothing_else,
     publish,
+    undoing,
 )
 from skiway.metastore.managed.tables import TableCreation, forget_staged, staged_table
 from skiway.metastore.records import keys
@@ -268,10 +269,11 @@ def change_all(
     warehouse: Warehouse,
     changes: Sequence[TableChange],
     *,
+    new: Sequence[NewTable] = (),
     also: Also = nothing_else,
     sleep: Sleep = time.sleep,
 ) -> list[ManagedTable]:
-    """Commit the changes of several tables with one compare-and-set: all of them, or none.
+    """Commit the changes of several tables with one compare-and-set: all of them, or none. `new` are tables that are created with them.
 
     `also` returns further operations for the same batch. After a lost race all changes are made again for the new states of
     their tables, up to a limit.
@@ -279,7 +281,13 @@ def change_all(
     _check_distinct(changes)
     for each in changes:
         wait_for_clients(realm, each.table_id.id)
-    return _change(realm, warehouse, changes, also=also, sleep=sleep)
+
+    def forget() -> None:
+        for each in new:
+            forget_staged(realm, each)
+
+    with undoing(forget):
+        return _change(realm, warehouse, changes, new=new, also=also, sleep=sleep)
 
 
 def _check_distinct(changes: Sequence[TableChange], creations: Sequence[TableCreation] = ()) -> None:
@@ -296,6 +304,7 @@ def _change(
     changes: Sequence[TableChange],
     creations: Sequence[TableCreation] = (),
     *,
+    new: Sequence[NewTable] = (),
     also: Also = nothing_else,
     sleep: Sleep = time.sleep,
 ) -> list[ManagedTable]:
@@ -308,7 +317,7 @@ def _change(
         with ExitStack() as locks:
             for folder in folders:
                 locks.enter_context(warehouse.lock(folder, timeout_s=LOCK_TIMEOUT_S))
-            return _committed(realm, warehouse, changes, creations, also)
+            return _committed(realm, warehouse, changes, creations, new, also)
 
     def give_up(state: RetryCallState) -> NoReturn:
         error = state.outcome.exception() if state.outcome else None
@@ -345,12 +354,17 @@ def _too_many_races(tables: Sequence[ManagedTable]) -> Conflict:
 
 
 def _committed(
-    realm: Realm, warehouse: Warehouse, changes: Sequence[TableChange], creations: Sequence[TableCreation], also: Also
+    realm: Realm,
+    warehouse: Warehouse,
+    changes: Sequence[TableChange],
+    creations: Sequence[TableCreation],
+    more: Sequence[NewTable],
+    also: Also,
 ) -> list[ManagedTable]:
     """Make all changes for the current states of their tables, and publish the results. Tables without changes stay."""
     bases: list[ManagedTable] = []
     written: list[tuple[TableFiles, list[str]]] = []
-    states: dict[str, NewState | NewTable] = {}
+    states: dict[str, NewState | NewTable] = {each.table.resource_id.id: each for each in more}
     staged: list[NewTable] = []
     claimed: list[str] = []
     try:
@@ -386,7 +400,7 @@ def _committed(
             raise _LostRace(bases, staged) from error
         raise
     by_id = {each.id: each for each in published}
-    created = [by_id[each.table.resource_id.id] for each in staged]
+    created = [by_id[each.table.resource_id.id] for each in (*staged, *more)]
     return [*(by_id.get(base.id, base) for base in bases), *created]
 
 

@@ -115,9 +115,21 @@ def create_filled(
 
     `properties` are those of its first snapshot.
     """
+    return _recorded_or_forgotten(realm, filled_table(realm, warehouse, staged, added, properties=properties))
+
+
+def filled_table(
+    realm: Realm,
+    warehouse: Warehouse,
+    staged: ManagedTable,
+    added: Sequence[DataFile],
+    *,
+    properties: Mapping[str, str] | None = None,
+) -> NewTable:
+    """Write the metadata of a table that `create` staged, with its first rows. The table can then be published."""
     first = append(added, properties=properties)(staged.metadata, staged.files, realm.clock)
     with undoing(lambda: staged.files.remove(first.written)):
-        return _created(realm, warehouse, staged.table, updated(staged.metadata, first.requirements, first.updates))
+        return _written(realm, warehouse, staged.table, updated(staged.metadata, first.requirements, first.updates))
 
 
 @dataclass(frozen=True, slots=True)

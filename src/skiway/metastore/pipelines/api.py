@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,8 +17,9 @@ from skiway.metastore import jobs
 from skiway.metastore.jobs.api import Schedule, Turn, scheduled
 from skiway.metastore.pipelines.inputs import LakeNames, PipelineArea, bound_views
 from skiway.metastore.pipelines.lineage import read_lineage
-from skiway.metastore.pipelines.projects import Project, in_order, read_project
-from skiway.metastore.pipelines.refreshing import Decision, FunctionEngine, PipelineRun, QueryEngine
+from skiway.metastore.pipelines.models.statements import Decision, FunctionEngine, QueryEngine
+from skiway.metastore.pipelines.projects import Project, in_order, read_project, selected
+from skiway.metastore.pipelines.refreshing import PipelineRun
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
@@ -99,10 +101,10 @@ def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: PipelineArea) -
     if request.HasField("spec"):
         _set_files(realm, pipeline, request.spec)
     project = read_project(pipeline.files)
-    run = _run(realm, area, pipeline, project, full=request.full)
+    run = _run(realm, area, pipeline, project, full=request.full, select=request.select)
     decisions = run.decisions()
     planned = []
-    for table in in_order(project):
+    for table in run.ordered():
         decision = decisions[str(table.name)]
         action, reason = ("fail", decision) if isinstance(decision, str) else (decision.action, decision.reason)
         reads = sorted({str(read) for read in table.reads.values()})
@@ -115,7 +117,9 @@ def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: PipelineArea) -
 
 def start(realm: Realm, request: v1.StartPipelineRequest) -> v1.StartPipelineResponse:
     """Enqueue a run. If an unfinished job does the same, return that one."""
-    task = v1.PipelineTask(pipeline_id=request.pipeline_id, full=request.full)
+    pipeline = _required(realm, request.pipeline_id).value
+    selected(read_project(pipeline.files), request.select, set)  # raises if it names no table
+    task = v1.PipelineTask(pipeline_id=request.pipeline_id, full=request.full, select=request.select)
     return v1.StartPipelineResponse(job=jobs.enqueue(realm, v1.Job(pipeline=task)))
 
 
@@ -137,7 +141,9 @@ def run_job(
             key="pipelines.disabled",
         )
     pipeline = _required(realm, task.pipeline_id).value
-    return _run(realm, area, pipeline, read_project(pipeline.files), full=task.full).run(engine, control, functions)
+    return _run(realm, area, pipeline, read_project(pipeline.files), full=task.full, select=task.select).run(
+        engine, control, functions
+    )
 
 
 def _show_last_refresh(shown: v1.PlannedTable, decision: Decision) -> None:
@@ -163,9 +169,11 @@ def _required(realm: Realm, given: v1.ResourceId) -> Stored[v1.Pipeline]:
     return realm.by_id(PIPELINE, pipeline_id)
 
 
-def _run(realm: Realm, area: PipelineArea, pipeline: v1.Pipeline, project: Project, *, full: bool) -> PipelineRun:
+def _run(
+    realm: Realm, area: PipelineArea, pipeline: v1.Pipeline, project: Project, *, full: bool, select: Sequence[str] = ()
+) -> PipelineRun:
     tables = area.tables(realm, pipeline, project.catalog)
-    return PipelineRun(project, pipeline.resource_id.id, tables, full)
+    return PipelineRun(project, pipeline.resource_id.id, tables, full, tuple(select))
 
 
 def _set_files(realm: Realm, pipeline: v1.Pipeline, spec: v1.PipelineSpec) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Final
+from typing import Final, cast
 
 import pyarrow as pa
 from sqlglot import exp
 
 from skiway.errors import NotFound, PermissionDenied, PreconditionFailed, SkiwayError, Unsupported
-from skiway.formats import Snapshot, TableHandle, TableName, data_files
+from skiway.formats import Filter, Snapshot, TableHandle, TableName, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.managed.states import ManagedTable, handle_of, load
@@ -74,39 +74,73 @@ WHOLE_TABLES = "a pipeline reads whole tables, and its results would show the re
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A table that a query or function reads: its state, the data files that are read, and its full name with its catalog."""
+    """A table that a query or function reads: its state, the data files that are read, and its full name with its catalog.
+
+    If only some columns are read, `selected` has their names. Rows for which `where` is not true may be left out.
+    """
 
     handle: TableHandle
     snapshot: Snapshot | None
     files: pa.Table | None
     state: InputState
     path: tuple[str, ...] = ()
+    selected: tuple[str, ...] | None = None
+    where: Filter | None = None
+    is_numbered: bool = False
+    """Whether the rows also have the numbers of their files."""
+    rows: pa.Table | None = None
+    """The rows, if they are not in files."""
+
+    @classmethod
+    def of_rows(cls, rows: pa.Table) -> Input:
+        """An input whose rows are given."""
+        return cls(cast("TableHandle", None), None, None, InputState("", 0, ""), rows=rows)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file to read."""
+        return self.files is None or not self.files.num_rows
 
     @property
     def columns(self) -> pa.Schema:
         """The columns of the table."""
+        if self.rows is not None:
+            return self.rows.schema
         return self.handle.schema.arrow if self.snapshot is None else self.handle.schema_at(self.snapshot).arrow
 
-    def appended_since(self, before: InputState) -> Input | None:
-        """The input with only the files that were added since an earlier state; None if it did not only grow since then.
+    def changed_since(self, before: InputState) -> tuple[Input, Input] | None:
+        """The input with only the files that it has now, and with only those that it had in an earlier state; None if that is not known.
 
-        Files of Iceberg tables never change. In other formats they can, so those tables are read again as a whole.
+        A file whose rows were partly deleted since is in both. Files of Iceberg tables never change. In other formats they can, so those
+        tables are read again as a whole.
         """
         if before.table != self.state.table or before.columns != self.state.columns:
             return None
         if not isinstance(self.handle, IcebergTable):
             return None
         if not before.snapshot:
-            return self
+            return self, replace(self, snapshot=None, files=None)
         earlier = next((snapshot for snapshot in self.handle.snapshots() if snapshot.id == before.snapshot), None)
         if earlier is None or self.snapshot is None:
             return None
         now, then = self.handle.files(self.snapshot), self.handle.files(earlier)
-        known = set(then["path"].to_pylist())
-        if not known <= set(now["path"].to_pylist()):
-            return None
-        new = now.filter(pa.array([path not in known for path in now["path"].to_pylist()], pa.bool_()))
-        return replace(self, files=new) if data_files(new).num_rows == new.num_rows else None
+        added, removed = _without(now, then), _without(then, now)
+        return replace(self, files=added), replace(self, snapshot=earlier, files=removed)
+
+
+def _without(files: pa.Table, others: pa.Table) -> pa.Table:
+    """The data files that the others do not have with the same deletes."""
+    known = set(_states(others))
+    return data_files(files).filter(pa.array([state not in known for state in _states(files)], pa.bool_()))
+
+
+def _states(files: pa.Table) -> list[tuple[object, ...]]:
+    """What tells a data file from others, and from itself with other deletes."""
+    names = dict(zip(files["ordinal"].to_pylist(), files["path"].to_pylist(), strict=True))
+    columns = (data_files(files)[name].to_pylist() for name in ("path", "deleted_rows", "deletes"))
+    return [
+        (path, rows, *(names[each] for each in deletes or ())) for path, rows, deletes in zip(*columns, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +286,7 @@ class LakeTables(LakeNames):
         handle = handle_of(found.table, found.metadata, self.warehouse.files(found.metadata.location))
         snapshot = handle.current()
         files = None if snapshot is None else data_files(handle.files(snapshot))
-        columns = [(each.name, str(each.type), each.metadata) for each in handle.schema.arrow]
+        columns = [(each.name, str(each.type), _without_doc(each)) for each in handle.schema.arrow]
         digest = sha256(repr(columns).encode()).hexdigest()[:16]
         return Input(handle, snapshot, files, InputState(found.id, 0 if snapshot is None else snapshot.id, digest))
 
@@ -269,6 +303,11 @@ class LakeTables(LakeNames):
             # A folder that is written anew counts its versions from the beginning.
             shape += snapshot.format_metadata.get(DIGEST, b"")
         return InputState(table.resource_id.id, snapshot.snapshot_id, sha256(shape).hexdigest()[:16])
+
+
+def _without_doc(column: pa.Field) -> dict[bytes, bytes]:
+    """What a column has besides name and type, without its description, which changes no rows."""
+    return {key: value for key, value in (column.metadata or {}).items() if key != b"doc"}
 
 
 @dataclass(frozen=True, slots=True)

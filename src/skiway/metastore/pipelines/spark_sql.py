@@ -95,9 +95,10 @@ CHANGING_FUNCTIONS: Final = frozenset(_CHANGING.split())
 ROW_WISE_FUNCTIONS: Final = frozenset(" ".join((_MATH, _DATES, _TEXTS, _CONDITIONS_AND_CASTS, _NESTED_VALUES)).split())
 """Functions whose result depends on one row only."""
 
-SAFE_FUNCTIONS: Final = ROW_WISE_FUNCTIONS.union(
-    CHANGING_FUNCTIONS, _GENERATORS.split(), _AGGREGATES_AND_WINDOWS.split()
-)
+AGGREGATES: Final = frozenset(_AGGREGATES_AND_WINDOWS.split())
+"""Functions whose result depends on several rows."""
+
+SAFE_FUNCTIONS: Final = ROW_WISE_FUNCTIONS.union(CHANGING_FUNCTIONS, _GENERATORS.split(), AGGREGATES)
 """The functions that may be called, in lower case."""
 
 FUNCTIONS_WITHOUT_PARENTHESES: Final = frozenset(
@@ -280,7 +281,7 @@ class Query:
         """The query with other nodes in the places of the tables. Columns are not qualified by namespaces any more."""
         tree = self.tree.copy()
         for node in [each for each in tree.find_all(exp.Table) if not _is_local(each)]:
-            node.replace(made(node, _name(node)))
+            node.replace(made(node, table_name(node)))
         qualified = {(read.namespace[-1].casefold(), read.name.casefold()) for read in self.reads if read.namespace}
         for column in tree.find_all(exp.Column):
             if (column.db.casefold(), column.table.casefold()) in qualified:
@@ -314,7 +315,7 @@ class Query:
 def parse_query(sql: str, *, file: str = "") -> Query:
     """Parse and check a SELECT, which may be in a file. Raise `InvalidArgument` if it is not one, or may leave the lake."""
     tree = checked_select(sql, file=file)
-    reads = {_name(node): None for node in tree.find_all(exp.Table) if not _is_local(node)}
+    reads = {table_name(node): None for node in tree.find_all(exp.Table) if not _is_local(node)}
     return Query(tree, tuple(reads))
 
 
@@ -347,6 +348,7 @@ def _cte_name(node: exp.CTE) -> str:
     return node.alias.casefold()
 
 
-def _name(node: exp.Table) -> TableName:
+def table_name(node: exp.Table) -> TableName:
+    """The name of a table, as it is written in a query."""
     parts = [part.name for part in node.parts]
     return TableName(tuple(parts[:-1]), parts[-1])

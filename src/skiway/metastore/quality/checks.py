@@ -17,7 +17,7 @@ from skiway.errors import NotFound, SkiwayError
 from skiway.metastore import jobs
 from skiway.metastore.platform import visit_accounts
 from skiway.metastore.quality import rules
-from skiway.metastore.quality.facts import known_facts
+from skiway.metastore.quality.facts import NO_PROFILE, known_facts
 from skiway.metastore.quality.rules import require
 from skiway.metastore.quality.verdicts import TableFacts, Verdict, judged
 from skiway.metastore.records import keys
@@ -121,7 +121,7 @@ def check(realm: Realm, request: v1.CheckRulesRequest) -> v1.CheckRulesResponse:
         raise invalid_field("rule_ids", found, wanted_text)
     if wanted:
         chosen = [each for each in chosen if each.value.resource_id.id in wanted]
-    return _checked(realm, table, chosen, estimates_only=request.estimates_only)
+    return _checked(realm, table, chosen, estimates_only=request.estimates_only, profiles=True)
 
 
 def get_check(realm: Realm, request: v1.GetCheckRequest) -> v1.GetCheckResponse:
@@ -129,7 +129,8 @@ def get_check(realm: Realm, request: v1.GetCheckRequest) -> v1.GetCheckResponse:
     table = hierarchy.table(realm, request.table_id).value
     realm.require_unrestricted(table)
     found = jobs.get(realm, v1.GetReconcileJobRequest(job_id=request.job_id)).job
-    if not found.HasField("quality") or found.table_id.id != table.resource_id.id:
+    checks = found.HasField("quality") or not (found.HasField("maintenance") or found.connector_id.id)
+    if not checks or found.table_id.id != table.resource_id.id:
         raise failure(NotFound, "job", resource="job", id=request.job_id)
     return v1.GetCheckResponse(job=found)
 
@@ -145,8 +146,14 @@ def after_profile(realm: Realm, table_id: v1.ResourceId) -> None:
 
 
 def _checked(
-    realm: Realm, table: v1.Table, chosen: Sequence[Stored[v1.QualityRule]], *, estimates_only: bool = False
+    realm: Realm,
+    table: v1.Table,
+    chosen: Sequence[Stored[v1.QualityRule]],
+    *,
+    estimates_only: bool = False,
+    profiles: bool = False,
 ) -> v1.CheckRulesResponse:
+    """Check rules. If one needs a profile that a table of this server does not have, and this call `profiles`, a job makes it."""
     facts, snapshot_id = known_facts(realm, table)
     verdicts = [(rule, judged(rule.value.check, facts)) for rule in chosen]
     undecided = [rule.value for rule, verdict in verdicts if verdict.status is None]
@@ -155,9 +162,16 @@ def _checked(
     if readable:
         task = v1.QualityTask(rule_ids=sorted(rule.resource_id.id for rule in readable))
         job = jobs.enqueue(realm, v1.Job(table_id=table.resource_id, quality=task))
-    response = v1.CheckRulesResponse(job=job)
+    waiting = [rule.value for rule, verdict in verdicts if verdict.message == NO_PROFILE]
+    profile = None
+    if waiting and profiles and table.metadata_location:
+        profile = jobs.enqueue(realm, v1.Job(table_id=table.resource_id))
+    response = v1.CheckRulesResponse(job=job or profile)
     for rule, verdict in verdicts:
         job_id = job.job_id if job is not None and rule.value in readable else ""
+        if profile is not None and rule.value in waiting:
+            job_id = profile.job_id
+            verdict = replace(verdict, message=f"job {job_id} profiles the table, and then checks the rule")
         result = store_result(realm, rule, _explained(verdict, job_id), snapshot_id=snapshot_id, job_id=job_id)
         response.rules.add(rule=rule.value, result=result)
     return response
@@ -230,8 +244,23 @@ def check_metadata(
         rule = realm.all(RULE).entry(pointer)
         if rule is not None and rule.value.check.WhichOneof("check") in METADATA_KINDS:
             _check_one(realm, rule)
+        elif rule is not None:
+            _check_new_snapshot(realm, rule)
 
     return Checked(*visit_accounts(stores, keys.rule, visit, size=size, token=token))
+
+
+def _check_new_snapshot(realm: Realm, rule: Stored[v1.QualityRule]) -> None:
+    """Check a rule about columns if it has no result for the current snapshot. That makes the profile that it needs."""
+    try:
+        table = hierarchy.table(realm, rule.value.table_id).value
+        current = snapshots.current_id(realm, table.resource_id.id)
+        before = rules.newest_result(realm, rule.value.resource_id.id)
+        is_news = before is None or _snapshot_of(before) != current
+        if current is not None and table.metadata_location and is_news:
+            _checked(realm, table, [rule], profiles=True)
+    except SkiwayError as error:
+        log.debug("rule %s of account %s was not checked: %s", rule.value.display_name, realm.account_id, error)
 
 
 def _check_one(realm: Realm, rule: Stored[v1.QualityRule]) -> None:

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from skiway.errors import NotFound
 from skiway.metastore import statistics
-from skiway.metastore.quality.verdicts import ColumnFacts, Interval, TableFacts
+from skiway.metastore.quality.verdicts import VERDICTS, ColumnFacts, Interval, TableFacts, read_verdicts
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import snapshots
 from skiway.metastore.statistics.bounds import LogicalType, bound, logical_type
 from skiway.model import v1
+
+MOST_REWRITES: Final = 20
+"""How many snapshots that only rewrite files are looked through for verdicts."""
 
 EXACT: Final = "exact"
 ESTIMATE: Final = "estimate"
@@ -50,9 +54,23 @@ def known_facts(realm: Realm, table: v1.Table) -> tuple[TableFacts, int | None]:
             has_previous=has_previous,
             columns=_columns(realm, table, snapshot.snapshot_id, rows, schema),
             unmeasured=NO_PROFILE if stats is None or not _is_profiled(stats) else "",
+            expectations=read_verdicts(_judged_summary(realm, table_id, snapshot)),
         ),
         snapshot.snapshot_id,
     )
+
+
+def _judged_summary(realm: Realm, table_id: str, snapshot: v1.Snapshot) -> Mapping[str, str]:
+    """The summary with verdicts on the rows of a snapshot. Compaction and the like do not change the rows."""
+    for _ in range(MOST_REWRITES):
+        if VERDICTS in snapshot.summary or snapshot.summary.get("operation") != "replace":
+            break
+        try:
+            parent = v1.SnapshotRef(snapshot_id=snapshot.parent_snapshot_id)
+            snapshot = snapshots.resolve(realm, table_id, parent).value
+        except NotFound:
+            break
+    return snapshot.summary
 
 
 def _is_profiled(stats: v1.TableStats) -> bool:

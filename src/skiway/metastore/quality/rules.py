@@ -21,7 +21,7 @@ from skiway.storage import Delete, Operation
 
 MAX_ITEMS: Final = 1000
 MAX_TEXT: Final = 1000
-KINDS: Final = ", ".join(field.name for field in v1.RuleCheck.DESCRIPTOR.fields)
+KINDS: Final = ", ".join(field.name for field in v1.RuleCheck.DESCRIPTOR.fields if field.name != "expectation")
 
 
 def list_(realm: Realm, request: v1.ListRulesRequest) -> v1.ListRulesResponse:
@@ -54,7 +54,8 @@ def require(realm: Realm, rule_id: str) -> Stored[v1.QualityRule]:
     return realm.by_id(RULE, rule_id)
 
 
-def _without_results(realm: Realm, rule_id: str) -> Iterator[Operation]:
+def without_results(realm: Realm, rule_id: str) -> Iterator[Operation]:
+    """The operations that delete the results of a rule."""
     results = realm.without_policies().all(RULE_RESULTS).peek(keys.rule_results(realm.account_id, rule_id))
     if results is None:
         return
@@ -93,6 +94,8 @@ def _check(realm: Realm, rule: v1.QualityRule, spec: v1.QualityRuleSpec, paths: 
     kind = rule.check.WhichOneof("check")
     if kind is None:
         raise invalid_field("check", "of no kind that this server knows", f"choose from {KINDS}")
+    if kind == "expectation" and "check" in paths:
+        raise invalid_field("check", "an expectation", "declare it in a YAML file of the pipeline that makes the table")
     given = getattr(rule.check, kind)
     _check_limits(kind, given)
     if table is None:
@@ -209,6 +212,6 @@ CALLS: Final = NamedCalls(
     _check,
     parent=lambda realm, spec: hierarchy.table(realm, spec.table_id),
     status=lambda realm, rule: {"rule": _checked(realm, rule)},
-    deleting=_without_results,
+    deleting=without_results,
 )
 """The calls for rules. Those of a get and a list return the newest results."""

@@ -20,6 +20,13 @@ SHOWN: Final = 5
 """How many unexpected values or columns a message lists."""
 
 
+Verdicts = Mapping[str, tuple[int, int]]
+"""How many rows break an expectation, and how many rows were judged, by the name of the expectation."""
+
+VERDICTS: Final = "skiway.expectations"
+"""The property of a snapshot that has the verdicts on its rows."""
+
+
 class Unmeasured(Exception):
     """A figure is not known; the message says why, and what to do."""
 
@@ -100,6 +107,8 @@ class TableFacts:
     method: v1.RuleMethod.ValueType = v1.RMT_PROFILE
     unmeasured: str = ""
     """Why statistics of columns are missing."""
+    expectations: Verdicts = field(default_factory=dict)
+    """What the pipeline that made the rows found before it published them."""
 
     def column(self, name: str) -> ColumnFacts:
         """The facts about a column. Raise `Unmeasured` if there are none."""
@@ -233,8 +242,8 @@ def _freshness(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
     if facts.age is None:
         raise Unmeasured("the table has no snapshot yet: write to it, or synchronise it")
     most = check.freshness.max_age.ToTimedelta()
-    observed = f"the current snapshot is {_age(facts.age)} old"
-    return _decided(facts.age <= most, facts, observed, f"expected at most {_age(most)}", metadata=True)
+    observed = f"the current snapshot is {age_of(facts.age)} old"
+    return _decided(facts.age <= most, facts, observed, f"expected at most {age_of(most)}", metadata=True)
 
 
 def _allowed_values(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
@@ -299,11 +308,44 @@ def _schema(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
     return _decided(not found, facts, observed, "update the rule to accept the new schema", metadata=True)
 
 
+def _expectation(check: v1.RuleCheck, facts: TableFacts) -> Verdict:
+    found = facts.expectations.get(check.expectation.name)
+    if found is None:
+        raise Unmeasured("the pipeline has not judged the rows of this snapshot: run it")
+    return expectation_verdict(check.expectation, found)
+
+
+def expectation_verdict(check: v1.ExpectationCheck, found: tuple[int, int], *, is_published: bool = True) -> Verdict:
+    """The result of an expectation for rows that a run has judged."""
+    broken, rows = found
+    observed = f"{broken} of {rows} rows break it"
+    if not broken:
+        return Verdict(v1.RST_PASSED, v1.RMT_EXACT, observed)
+    done = "these rows are in quarantine" if check.on_failure == "drop" else "they were published"
+    if not is_published:
+        done = "the new rows were not published"
+    return Verdict(v1.RST_FAILED, v1.RMT_EXACT, observed, f"expected: {check.expected}; {done}")
+
+
+def stored_verdicts(found: Verdicts) -> dict[str, str]:
+    """Verdicts as properties of a snapshot."""
+    listed = {name: list(each) for name, each in found.items()}
+    return {VERDICTS: json.dumps(listed, separators=(",", ":"))} if listed else {}
+
+
+def read_verdicts(summary: Mapping[str, str]) -> Verdicts:
+    """The verdicts in the summary of a snapshot; empty if there are none, or if they cannot be read."""
+    try:
+        return {str(name): (int(broken), int(rows)) for name, (broken, rows) in json.loads(summary[VERDICTS]).items()}
+    except (KeyError, ValueError, AttributeError, TypeError):
+        return {}
+
+
 _JUDGES: Final = {
     judge.__name__.removeprefix("_"): judge
     for judge in (
         *(_row_count, _null_share, _distinct_count, _range, _quantile),
-        *(_freshness, _allowed_values, _unique, _schema),
+        *(_freshness, _allowed_values, _unique, _schema, _expectation),
     )
 }
 """The function for each kind of rule."""
@@ -348,7 +390,8 @@ def _percent(share: float) -> str:
     return f"{share * 100:.4g}%"
 
 
-def _age(age: timedelta) -> str:
+def age_of(age: timedelta) -> str:
+    """An age in its largest unit."""
     seconds = int(age.total_seconds())
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:

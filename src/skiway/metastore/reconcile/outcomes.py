@@ -174,6 +174,7 @@ class Outcome:
             {**self.failures, **later.failures},
             self.transient or later.transient,
             later.stages,
+            "; ".join(filter(None, (self.note, later.note))),
             other_formats={**self.other_formats, **later.other_formats},
         )
 

@@ -18,15 +18,17 @@ from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import Final
 
-from skiway.errors import Cancelled, NotFound, PreconditionFailed, SkiwayError, Unsupported
+from skiway.errors import Cancelled, InvalidArgument, NotFound, PreconditionFailed, SkiwayError, Unsupported
 from skiway.formats import Snapshot, Source, TableHandle, TableName, open_source
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import connectors, quality, statistics
 from skiway.metastore.connectors.specs import ROWS_ONLY, ColumnChoice, chosen_columns, rules_for
-from skiway.metastore.ingest.copying import Copy, CopyEngine, CopyPlace, DatabaseSource, FileTable
+from skiway.metastore.ingest.copying import Copy, CopyEngine, CopyPlace, DatabaseSource, find_target
+from skiway.metastore.ingest.file_tables import FileTable
 from skiway.metastore.jobs.attempts import Amounts, clipped
 from skiway.metastore.managed import states
 from skiway.metastore.reconcile import profiling
+from skiway.metastore.reconcile.copies import describe_copy
 from skiway.metastore.reconcile.mirroring import (
     Destinations,
     Mirror,
@@ -49,11 +51,12 @@ from skiway.metastore.reconcile.upstream import Opener, Upstream, stored_upstrea
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.kinds import CONNECTOR
 from skiway.metastore.records.realm import Realm, local_id
-from skiway.metastore.resources import hierarchy, tables
+from skiway.metastore.resources import hierarchy, namespaces, tables
 from skiway.model import v1
 from skiway.security import SecretsStore
 from skiway.security.redaction import without_secrets
 from skiway.security.source_access import SourceAccess
+from skiway.telemetry.lineage import Lineage
 
 MOST_LANES: Final = 16
 """The most tables that a pass works on at a time, whatever the policy says."""
@@ -81,6 +84,8 @@ class Reconciler:
     access: SourceAccess | None = None
     copies: CopyEngine | None = None
     capturing: Callable[[], AbstractContextManager[None]] = nullcontext
+    lineage: Lineage = field(default_factory=Lineage)
+    """Sends the lineage of copies, and of pipelines."""
 
     def run(
         self,
@@ -93,12 +98,19 @@ class Reconciler:
         run_id: str = "",
         control: Control | None = None,
         before: Outcome | None = None,
+        dry_run: bool = False,
     ) -> Outcome:
         """Run one pass over the tables of a connector in the scope. The result includes that of the pass `before`.
 
-        With `full_rescan`, known snapshots are included, and files are profiled again. A run with the same id continues.
+        With `full_rescan`, known snapshots are included, and files are profiled again. A run with the same id continues. A `dry_run`
+        only notes what a copy would load.
         """
         connector = _active(realm, connector_id)
+        if dry_run and not connector.HasField("copy"):
+            raise InvalidArgument(
+                f"connector {connector.display_name} mirrors tables, and a dry run is only for connectors that copy rows",
+                key="ingest.dry_run",
+            )
         if connector.HasField("copy") and mode == v1.CAP_STATS_ONLY_ASYNC:
             return before or Outcome()  # the tables are managed, and are profiled as such
         if mode == v1.CAP_STATS_ONLY_ASYNC and self.profile is None:
@@ -113,6 +125,7 @@ class Reconciler:
             again=full_rescan or connector.policy.mode == v1.RM_FULL,
             rereads=(run_id or realm.ids()) if full_rescan else "",
             before=before or Outcome(),
+            dry_run=dry_run,
         )
         return made.run(mode)
 
@@ -139,6 +152,7 @@ class Reconciler:
                 run_id=job.job_id,
                 control=control,
                 before=outcome,
+                dry_run=job.dry_run,
             )
             if outcome.failures and len(outcome.failures) >= outcome.scanned:
                 break
@@ -245,6 +259,7 @@ class _Pass:
     again: bool
     rereads: str
     before: Outcome
+    dry_run: bool = False
     outcome: Outcome = field(default_factory=Outcome)
     _lock: Lock = field(default_factory=Lock)
     _listed: dict[str, Mapping[tuple[str, ...], v1.Table]] = field(default_factory=dict)
@@ -401,18 +416,43 @@ class _Pass:
         copied = source.copied(name) if isinstance(source, DatabaseSource) else None
         table = copied or FileTable(source.load(name.namespace, name.name), engine.distribute)
         self.control.check()
-        namespace_id = ensured_namespace(self.realm, self.connector.destination.catalog_id, target.namespace)
+        catalog_id = self.connector.destination.catalog_id
+        if self.dry_run:
+            found = namespaces.lookup(self.realm, catalog_id, target.namespace)
+            namespace_id = v1.ResourceId() if found is None else found.resource_id
+        else:
+            namespace_id = ensured_namespace(self.realm, catalog_id, target.namespace)
         place = CopyPlace(self.connector.resource_id.id, str(name), namespace_id, target.name)
         rules = rules_for(self.connector.copy, str(name), name.name)
         assert self.reconciler.warehouse is not None
-        copy = Copy(self.realm, self.reconciler.warehouse, place, rules, engine.distribute, self.control.check)
+        copy = Copy(
+            self.realm,
+            self.reconciler.warehouse,
+            place,
+            rules,
+            engine.distribute,
+            self.control.check,
+            step_bytes=engine.step_bytes,
+        )
 
-        def on_progress(done: int, total: int) -> None:
+        if self.dry_run:
+            plan = copy.plan(table, again=self.again)
             with self._lock:
-                self.outcome.stages.files(str(name), Amounts(done), Amounts(total))
+                self.outcome.note = "; ".join(filter(None, (self.outcome.note, f"{name}: {plan}")))
+            return False
+
+        def on_progress(done: Amounts, total: Amounts) -> None:
+            with self._lock:
+                self.outcome.stages.files(str(name), done, total)
             self._report()
 
-        return copy.load(table, again=self.again, on_progress=on_progress)
+        job = f"{self.connector.display_name}.{name}"
+        with self.reconciler.lineage.run(job, "COPY", later=True) as run:
+            before = find_target(self.realm, self.reconciler.warehouse, place)
+            is_changed = copy.load(table, again=self.again, on_progress=on_progress)
+            made = find_target(self.realm, self.reconciler.warehouse, place) if is_changed else None
+            describe_copy(self.realm, run, self.connector, place, made, before)
+            return is_changed
 
     @property
     def _engine(self) -> CopyEngine:

@@ -37,8 +37,6 @@ M = TypeVar("M", bound=Message)
 
 _PAGE: Final = 1000
 _OBJECTS: Final[tuple[Kind[Any], ...]] = (NAMESPACE, TABLE, VIEW)
-_OWN_FOLDERS: Final = ("dropped", "history", "written", "expected", "plans", "reports", "usage", "exports")
-_SHARED: Final = ("leases/", "transactions/")
 
 
 @dataclass(eq=False)
@@ -99,6 +97,20 @@ def record_uri(key: str, digest: bytes) -> str:
 _bases: Final = Cache[str, Base](400_000, weigh=lambda base: 1 + len(base.ordered))
 
 
+def addresses_in(stores: Stores, pointer: Pointer) -> Iterator[str]:
+    """The addresses of records that a pointer of a branch names: one in its overlay, or many in its base."""
+    if pointer.key.startswith(keys.overlay()):
+        address = pointer.blob_uri.partition(" ")[2]
+        if address.startswith(keys.folder(keys.ACCOUNTS)):
+            yield address
+    elif keys.is_branch_base(pointer.key):
+        account_id = keys.decoded(pointer.key.split("/")[2])
+        base = v1.BranchBase.FromString(stores.blobs.get(pointer.blob_uri))
+        yield from (record_uri(keys.namespace(account_id, each.id), each.digest) for each in base.namespaces)
+        for each in base.relations:
+            yield record_uri((keys.view if each.is_view else keys.table)(account_id, each.id), each.digest)
+
+
 def base_of(stores: Stores, branch: v1.Branch) -> Base:
     """The base of a branch. It is empty while the branch is created."""
     account_id = branch.resource_id.account_id
@@ -130,14 +142,9 @@ class BranchPointers(PointerStore):
         self.inner, self.branch, self.base = inner, stored.value, base
         self._record, self._adopt = stored.pointer, adopt
         account_id, catalog_id = self.branch.resource_id.account_id, self.branch.catalog_id.id
-        account = keys.of_account(account_id)
-        self._tables = f"{account}tables/"
-        objects = (f"{account}namespaces/", self._tables, f"{account}views/")
-        inside = (*objects, f"{account}catalogs/{encoded(catalog_id)}/namespaces/")
-        own = (f"/{folder}/{encoded(account_id)}/" for folder in _OWN_FOLDERS)
-        self._own = (*inside, *map(keys.closing, inside), f"{account}idempotency/", *own)
-        others = (f"/folders/{encoded(account_id)}/", "/pins/", f"{keys.QUEUE}transactions/")
-        self._shared = (*(account + each for each in _SHARED), *others)
+        self._tables = keys.tables_of(account_id)
+        self._own = keys.own_of_branch(account_id, catalog_id)
+        self._shared = keys.shared_by_branches(account_id)
         self._prefix = keys.overlay(account_id, self.branch.resource_id.id)
 
     @property
@@ -264,7 +271,7 @@ class BranchPointers(PointerStore):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def _apply(self, batch: Sequence[Operation]) -> None:
-        batch = [each for each in batch if not each.key.startswith("/events/")]
+        batch = [each for each in batch if not keys.is_event(each.key)]
         for each in batch:
             if not isinstance(each, Check) and not each.key.startswith((*self._own, *self._shared)):
                 raise failure(PreconditionFailed, "branch.shared", name=self.branch.display_name)

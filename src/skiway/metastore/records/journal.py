@@ -374,9 +374,8 @@ class JournaledPointers(PointerStore):
         # The time is read last, right before the change takes effect.
         added = [*self._journal.entries(batch), *self._journal.replaced(batch, self.inner._get)]
         if added:
-            is_large = len(batch) > self.max_batch
             batch = (*batch, *added)
-            self._check_batch(batch, large=is_large)
+            self._check_batch(batch, large=True)
         self.inner._apply(batch)
 
     def _get(self, key: str) -> Pointer | None:

@@ -208,10 +208,35 @@ def overlay(account_id: str = "", branch_id: str = "") -> str:
     return "/branches/" + (f"{encoded(account_id)}/{encoded(branch_id)}" if account_id else "")
 
 
-def overlay_owner(key: str) -> tuple[str, str]:
-    """The ids of the account and the branch that the key of an overlay belongs to."""
-    account_id, branch_id = map(unquote, key.split("/")[2:4])
-    return account_id, branch_id
+def is_branch_base(key: str) -> bool:
+    """Whether this is the key of the list of what a catalog contained when a branch was created."""
+    return key.startswith(ACCOUNTS) and key.split("/")[3:5] == ["branches", "bases"]
+
+
+def own_of_branch(account_id: str, catalog_id: str) -> tuple[str, ...]:
+    """The prefixes of the keys that a branch of a catalog has of its own; it shares all others with main."""
+    account, segment = of_account(account_id), encoded(account_id)
+    objects = (f"{account}namespaces/", tables_of(account_id), f"{account}views/")
+    inside = (*objects, f"{account}catalogs/{encoded(catalog_id)}/namespaces/")
+    folders = ("dropped", "history", "written", "expected", "plans", "reports", "usage", "exports")
+    others = (f"/{folder}/{segment}/" for folder in folders)
+    return (*inside, *map(closing, inside), f"{account}idempotency/", *others)
+
+
+def shared_by_branches(account_id: str) -> tuple[str, ...]:
+    """The prefixes of the keys of main that statements on a branch write: what protects files, and open transactions."""
+    account = of_account(account_id)
+    return (f"{account}leases/", f"{account}transactions/", folder_claim(account_id), "/pins/", transaction_due())
+
+
+def tables_of(account_id: str) -> str:
+    """The prefix of all keys of tables and of what belongs to them, except for names."""
+    return f"{of_account(account_id)}tables/"
+
+
+def is_event(key: str) -> bool:
+    """Whether the pointer at this key is an event."""
+    return key.startswith("/events/")
 
 
 # --- grants ----------------------------------------------------------------------------------------------------------

@@ -139,6 +139,7 @@ def _job_names(of: v1.Job) -> tuple[str, ...]:
 def work_digest(of: v1.Job) -> str:
     """A digest that is equal for jobs that do the same work."""
     work = v1.Job(connector_id=of.connector_id, full_rescan=of.full_rescan, scope=of.scope, modes=of.modes)
+    work.dry_run = of.dry_run
     if of.HasField("table_id"):
         work.table_id.CopyFrom(of.table_id)
     if of.HasField("maintenance"):

@@ -32,6 +32,8 @@ def columns_of(check: v1.RuleCheck) -> tuple[str, ...]:
     kind = check.WhichOneof("check")
     if kind == "unique":
         return tuple(check.unique.columns)
+    if kind == "expectation":
+        return tuple(check.expectation.columns)
     if kind in (None, "row_count", "freshness", "schema"):
         return ()
     return (getattr(check, kind).column,)

@@ -9,12 +9,12 @@ from typing import Final, Literal, TypeAlias, get_args
 from skiway.errors import Conflict, InvalidArgument
 from skiway.foundation import resources
 from skiway.metastore.records import keys
-from skiway.metastore.records.branches import branch_of
+from skiway.metastore.records.branches import branch_of, main_of
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG
+from skiway.metastore.records.kinds import BRANCH, CATALOG
 from skiway.metastore.records.names import BRANCH_MARK, check_choice, check_properties, normal_text
 from skiway.metastore.records.realm import Realm
-from skiway.metastore.records.repository import Stored
+from skiway.metastore.records.repository import Repository, Stored
 from skiway.metastore.records.updates import closed, copied, counted, remove_empty, reopening
 from skiway.metastore.resources import namespaces
 from skiway.metastore.resources.hierarchy import is_managed, writable_id
@@ -64,7 +64,20 @@ def _remove(realm: Realm, request: v1.DeleteCatalogRequest, pointer: Pointer, ca
     catalog_id = keys.last_segment(pointer.key)
     if request.HasField("require_empty") and not request.require_empty:
         namespaces.clear(realm, catalog_id, ())
+        _delete_branches(realm, catalog_id)
     remove_empty(realm, realm.all(CATALOG), pointer, catalog, held=lambda: _held(realm, catalog_id))
+
+
+def _delete_branches(realm: Realm, catalog_id: str) -> None:
+    """Delete the branches of a catalog. Garbage collection deletes what they have."""
+    repository = Repository(main_of(realm.stores), BRANCH)
+    for found in list(repository.scan(keys.branch_name(realm.account_id, catalog_id))):
+        gone = copied(found.value)
+        gone.state = v1.BS_DELETED
+        gone.deleted_at.CopyFrom(realm.now())
+        own = repository.find(BRANCH.key(gone))
+        if own is not None:
+            repository.update(own, gone)
 
 
 def _check(_: Realm, catalog: v1.Catalog, __: v1.CatalogSpec, paths: Set[str]) -> None:

@@ -409,24 +409,28 @@ Global___QualityTask: _TypeAlias = QualityTask  # noqa: Y015
 
 @_typing.final
 class PipelineTask(_message.Message):
-    """A run of a pipeline. If it is `full`, all tables are refreshed in full."""
+    """A run of a pipeline. If it is `full`, all tables are refreshed in full. `select` names the tables of the run; all, if empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPELINE_ID_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
+    SELECT_FIELD_NUMBER: _builtins.int
     full: _builtins.bool
     @_builtins.property
     def pipeline_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def select(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         pipeline_id: _common_pb2.ResourceId | None = ...,
         full: _builtins.bool = ...,
+        select: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pipeline_id", b"pipeline_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id", "select", b"select"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -469,6 +473,7 @@ class Job(_message.Message):
     MAINTENANCE_RESULT_FIELD_NUMBER: _builtins.int
     QUALITY_FIELD_NUMBER: _builtins.int
     PIPELINE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     job_id: _builtins.str
     full_rescan: _builtins.bool
@@ -485,6 +490,8 @@ class Job(_message.Message):
     cancel_requested: _builtins.bool
     damage: _builtins.str
     """In listings, if the record is lost or corrupt: what is wrong. Then only ids and names are set. Never stored."""
+    dry_run: _builtins.bool
+    """of a connector that copies rows: the message says what would be loaded, and nothing changes"""
     @_builtins.property
     def connector_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -569,10 +576,11 @@ class Job(_message.Message):
         maintenance_result: Global___MaintenanceResult | None = ...,
         quality: Global___QualityTask | None = ...,
         pipeline: Global___PipelineTask | None = ...,
+        dry_run: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "created_at", b"created_at", "finished_at", b"finished_at", "lease_expires_at", b"lease_expires_at", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "next_attempt_at", b"next_attempt_at", "pipeline", b"pipeline", "progress", b"progress", "quality", b"quality", "scope", b"scope", "started_at", b"started_at", "table_id", b"table_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "damage", b"damage", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "pipeline", b"pipeline", "progress", b"progress", "quality", b"quality", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "connector_id", b"connector_id", "created_at", b"created_at", "damage", b"damage", "dry_run", b"dry_run", "errors", b"errors", "finished_at", b"finished_at", "full_rescan", b"full_rescan", "job_id", b"job_id", "lease_epoch", b"lease_epoch", "lease_expires_at", b"lease_expires_at", "lease_owner", b"lease_owner", "maintenance", b"maintenance", "maintenance_result", b"maintenance_result", "message", b"message", "modes", b"modes", "next_attempt_at", b"next_attempt_at", "pipeline", b"pipeline", "progress", b"progress", "quality", b"quality", "scope", b"scope", "started_at", b"started_at", "state", b"state", "table_errors", b"table_errors", "table_id", b"table_id", "tables_changed", b"tables_changed", "tables_scanned", b"tables_scanned", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -592,8 +600,11 @@ class TriggerReconcileRequest(_message.Message):
     DESTINATION_TABLE_DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     DESTINATION_TABLE_COLUMNS_FIELD_NUMBER: _builtins.int
     TABLE_ID_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
     full_rescan: _builtins.bool
     destination_table_display_name: _builtins.str
+    dry_run: _builtins.bool
+    """only say what a copy would load"""
     @_builtins.property
     def connector_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -611,10 +622,11 @@ class TriggerReconcileRequest(_message.Message):
         destination_table_display_name: _builtins.str = ...,
         destination_table_columns: _abc.Iterable[_builtins.str] | None = ...,
         table_id: _common_pb2.ResourceId | None = ...,
+        dry_run: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "table_id", b"table_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "destination_namespace_paths", b"destination_namespace_paths", "destination_table_columns", b"destination_table_columns", "destination_table_display_name", b"destination_table_display_name", "full_rescan", b"full_rescan", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector_id", b"connector_id", "destination_namespace_paths", b"destination_namespace_paths", "destination_table_columns", b"destination_table_columns", "destination_table_display_name", b"destination_table_display_name", "dry_run", b"dry_run", "full_rescan", b"full_rescan", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -513,21 +513,25 @@ class PlanPipelineRequest(_message.Message):
     PIPELINE_ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
+    SELECT_FIELD_NUMBER: _builtins.int
     full: _builtins.bool
     @_builtins.property
     def pipeline_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
     def spec(self) -> Global___PipelineSpec: ...
+    @_builtins.property
+    def select(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         pipeline_id: _common_pb2.ResourceId | None = ...,
         spec: Global___PipelineSpec | None = ...,
         full: _builtins.bool = ...,
+        select: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pipeline_id", b"pipeline_id", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id", "select", b"select", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -559,19 +563,27 @@ class StartPipelineRequest(_message.Message):
 
     PIPELINE_ID_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
+    SELECT_FIELD_NUMBER: _builtins.int
     full: _builtins.bool
     """refresh all tables in full"""
     @_builtins.property
     def pipeline_id(self) -> _common_pb2.ResourceId: ...
+    @_builtins.property
+    def select(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tables by name, with * for any text; all, if empty. `+name` adds what it reads, `name+` what reads it. `state:changed` are the
+        tables whose definition has changed.
+        """
+
     def __init__(
         self,
         *,
         pipeline_id: _common_pb2.ResourceId | None = ...,
         full: _builtins.bool = ...,
+        select: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pipeline_id", b"pipeline_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id", "select", b"select"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

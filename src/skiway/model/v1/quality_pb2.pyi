@@ -385,6 +385,38 @@ class SchemaCheck(_message.Message):
 Global___SchemaCheck: _TypeAlias = SchemaCheck  # noqa: Y015
 
 @_typing.final
+class ExpectationCheck(_message.Message):
+    """A rule that a pipeline evaluates before it publishes rows. It is declared in the files of the pipeline, and only runs change it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    ON_FAILURE_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    expected: _builtins.str
+    on_failure: _builtins.str
+    """warn, drop or fail"""
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        expected: _builtins.str = ...,
+        on_failure: _builtins.str = ...,
+        columns: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "expected", b"expected", "name", b"name", "on_failure", b"on_failure"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpectationCheck: _TypeAlias = ExpectationCheck  # noqa: Y015
+
+@_typing.final
 class RuleCheck(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -397,6 +429,7 @@ class RuleCheck(_message.Message):
     ALLOWED_VALUES_FIELD_NUMBER: _builtins.int
     UNIQUE_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
+    EXPECTATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def row_count(self) -> Global___RowCountCheck: ...
     @_builtins.property
@@ -415,6 +448,8 @@ class RuleCheck(_message.Message):
     def unique(self) -> Global___UniqueCheck: ...
     @_builtins.property
     def schema(self) -> Global___SchemaCheck: ...
+    @_builtins.property
+    def expectation(self) -> Global___ExpectationCheck: ...
     def __init__(
         self,
         *,
@@ -427,12 +462,13 @@ class RuleCheck(_message.Message):
         allowed_values: Global___AllowedValuesCheck | None = ...,
         unique: Global___UniqueCheck | None = ...,
         schema: Global___SchemaCheck | None = ...,
+        expectation: Global___ExpectationCheck | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allowed_values", b"allowed_values", "check", b"check", "distinct_count", b"distinct_count", "freshness", b"freshness", "null_share", b"null_share", "quantile", b"quantile", "range", b"range", "row_count", b"row_count", "schema", b"schema", "unique", b"unique"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allowed_values", b"allowed_values", "check", b"check", "distinct_count", b"distinct_count", "expectation", b"expectation", "freshness", b"freshness", "null_share", b"null_share", "quantile", b"quantile", "range", b"range", "row_count", b"row_count", "schema", b"schema", "unique", b"unique"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_values", b"allowed_values", "check", b"check", "distinct_count", b"distinct_count", "freshness", b"freshness", "null_share", b"null_share", "quantile", b"quantile", "range", b"range", "row_count", b"row_count", "schema", b"schema", "unique", b"unique"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_values", b"allowed_values", "check", b"check", "distinct_count", b"distinct_count", "expectation", b"expectation", "freshness", b"freshness", "null_share", b"null_share", "quantile", b"quantile", "range", b"range", "row_count", b"row_count", "schema", b"schema", "unique", b"unique"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_check: _TypeAlias = _typing.Literal["row_count", "null_share", "distinct_count", "range", "quantile", "freshness", "allowed_values", "unique", "schema"]  # noqa: Y015
+    _WhichOneofReturnType_check: _TypeAlias = _typing.Literal["row_count", "null_share", "distinct_count", "range", "quantile", "freshness", "allowed_values", "unique", "schema", "expectation"]  # noqa: Y015
     _WhichOneofArgType_check: _TypeAlias = _typing.Literal["check", b"check"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_check) -> _WhichOneofReturnType_check | None: ...
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from skiway.config import Settings
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.foundation.clock import Clock, SettledClock, utc_now
-from skiway.metastore import Realm, gc, quality
+from skiway.metastore import Realm, branches, gc, quality
 from skiway.metastore.gc import Slice
 from skiway.metastore.reconcile.profiling import ProfileRules, start_profiles
 from skiway.metastore.table_maintenance import MaintenanceArea
@@ -190,6 +190,12 @@ def _files(work: _Work, token: str | None) -> Slice:
     )
 
 
+def _branches(work: _Work, _: str | None) -> Slice:
+    age_s = work.settings.gc.warehouse.min_age_ms / 1000
+    removed = branches.sweep(work.stores, clock=work.clock, min_age_s=age_s, dry_run=work.dry_run)
+    return Slice(len(removed), tuple(removed))
+
+
 def _maintenance(work: _Work, token: str | None) -> Slice:
     own = work.settings.maintenance
     area = MaintenanceArea.of(work.files, work.settings.gc.warehouse.min_age_ms)
@@ -275,6 +281,15 @@ KINDS: Final = (
         "",
         "nothing; it gives new [events](transactions.md#events) their numbers",
         _events,
+    ),
+    SweepKind(
+        "branches",
+        "gc.warehouse",
+        "branch",
+        "[branches of the lake](branches.md) that were deleted longer ago than `gc.warehouse.min_age_ms`",
+        _branches,
+        needs_warehouse=True,
+        is_settled=True,
     ),
     SweepKind("cas", "gc.cas", "blob", "unreferenced blobs older than `gc.cas.min_age_ms`", _blobs, is_settled=True),
     SweepKind(

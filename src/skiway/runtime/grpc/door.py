@@ -342,7 +342,7 @@ class GrpcDoor:
         operators: Operators | None = None,
         socket_file: Path | None = None,
         leads: bool = False,
-        transport: Choice = "grpcio",
+        transport: Choice = "auto",
     ) -> None:
         self._schemes, self._settings, self._socket_file = schemes, settings, socket_file
         self._leads = leads

@@ -252,11 +252,18 @@ def web_app(
             return PlainTextResponse(f"{error.message}\n", 503)
         return Response(metrics(), media_type=PROMETHEUS)
 
+    def elsewhere(request: Request) -> Response:
+        message = (
+            f"the Iceberg REST catalog is below {ICEBERG}: set the uri of the client to {request.base_url}{ICEBERG[1:]}"
+        )
+        return JSONResponse({"error": {"message": message, "type": "NotFoundException", "code": 404}}, 404)
+
     return WebApp(
         iceberg,
         routes=[
             *probe_routes(not_ready),
             Route("/metrics", metrics_text),
+            Route("/v1/config", elsewhere),  # the first call of Iceberg clients
             Mount(ICEBERG, iceberg),
             Mount("/", explorer),
         ],

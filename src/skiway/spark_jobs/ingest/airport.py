@@ -7,7 +7,7 @@ the data.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -16,9 +16,10 @@ from skiway.client import AirportClient, TlsOptions
 from skiway.errors import InvalidArgument, PreconditionFailed, Unauthorized, Unsupported
 from skiway.formats import Namespace, TableHandle, TableName
 from skiway.metastore.connectors.specs import CopyMode, CopyRules
-from skiway.metastore.ingest.copying import Changes, CopiedTable, DatabaseSource
+from skiway.metastore.ingest.copying import Changes, CopiedTable, DatabaseSource, NewRows
 from skiway.metastore.ingest.positions import Position
 from skiway.metastore.ingest.rows import Target, Written, write_rows
+from skiway.metastore.jobs.attempts import ONE_FILE, Amounts
 from skiway.security.source_access.connections import airport_address
 from skiway.spark_jobs.interruption import check_interrupted
 
@@ -114,13 +115,18 @@ class AirportChanges:
 
     scan: BoundScan
     replaces: bool = True
-    file_count: int = 1
+    amounts: Amounts = ONE_FILE
+    position: Position = field(default_factory=dict)
 
     def columns(self) -> pa.Schema:
         """The columns of the table."""
         return self.scan.schema
 
-    def write(self, target: Target, keys: pa.Schema) -> Written:  # noqa: ARG002 - replaced rows need no keys
+    def steps(self, step_bytes: int, *, growing: bool) -> list[AirportChanges]:  # noqa: ARG002
+        """One step: a scan has no position."""
+        return [self]
+
+    def write(self, target: Target, keys: pa.Schema) -> NewRows:  # noqa: ARG002 - replaced rows need no keys
         """Read and write the rows. A cancelled job stops at the next batch."""
 
         def batches(rows: Rows) -> Iterable[pa.RecordBatch]:
@@ -130,4 +136,4 @@ class AirportChanges:
 
         with self.scan.read() as rows:
             written = write_rows(target, batches(rows))
-        return Written(written.files, written.rows, {"kind": "all"})
+        return NewRows(Written(written.files, written.rows, {"kind": "all"}))

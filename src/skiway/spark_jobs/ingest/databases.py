@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +13,9 @@ import pyarrow as pa
 from skiway.errors import ConstraintViolation, InvalidArgument, PreconditionFailed, SkiwayError, Unsupported
 from skiway.formats import Namespace, TableHandle, TableName
 from skiway.metastore.connectors.specs import CopyMode, CopyRules
-from skiway.metastore.ingest.copying import Changes, CopiedTable, DatabaseSource
+from skiway.metastore.ingest.copying import Changes, CopiedTable, DatabaseSource, NewRows
+from skiway.metastore.ingest.keys import count_repeated
+from skiway.metastore.ingest.merging import ReplacedKeys
 from skiway.metastore.ingest.positions import (
     CursorFacts,
     CursorRange,
@@ -22,7 +24,8 @@ from skiway.metastore.ingest.positions import (
     cursor_range,
     overlap_starts,
 )
-from skiway.metastore.ingest.rows import Target, Written, key_fields_of, keys_of_files, looked_up
+from skiway.metastore.ingest.rows import Target, Written, key_fields_of
+from skiway.metastore.jobs.attempts import ONE_FILE, Amounts
 from skiway.security.source_access.databases import JdbcDatabase, checked_jdbc
 from skiway.spark_jobs.ingest.jdbc import (
     COLUMNS,
@@ -39,8 +42,9 @@ from skiway.spark_jobs.ingest.jdbc import (
     read_column,
 )
 from skiway.spark_jobs.java import add_jar
+from skiway.spark_jobs.key_joins import SparkJoins
 from skiway.spark_jobs.profile.values import quoted as quoted_in_spark
-from skiway.spark_jobs.tasks import SparkDistribution, written_by_tasks
+from skiway.spark_jobs.tasks import written_by_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +58,7 @@ _RECENT_ROWS: Final = 10_000
 
 def open_database(
     spark: Callable[[], SparkSession],
-    distribute: SparkDistribution,
+    distribute: SparkJoins,
     uri: str,
     *,
     options: Mapping[str, str],
@@ -82,7 +86,7 @@ class Database(DatabaseSource):
     """A database that Spark reads. Its schemas are namespaces."""
 
     def __init__(
-        self, spark: Callable[[], SparkSession], distribute: SparkDistribution, at: JdbcDatabase, password: str
+        self, spark: Callable[[], SparkSession], distribute: SparkJoins, at: JdbcDatabase, password: str
     ) -> None:
         self._at = at
         self.queries, self.distribute = Queries(spark, at, password), distribute
@@ -291,12 +295,17 @@ class DatabaseChanges:
     frame: DataFrame
     chosen: CursorRange | None
     rules: CopyRules
-    file_count: int = 1
+    amounts: Amounts = ONE_FILE
+    position: Position = field(default_factory=dict)
 
     @property
     def replaces(self) -> bool:
         """Whether these are all rows, instead of those that the copy has."""
         return self.rules.mode == CopyMode.REPLACE
+
+    def steps(self, step_bytes: int, *, growing: bool) -> list[DatabaseChanges]:  # noqa: ARG002
+        """One step: how many rows a range of the cursor column has is only known after they were read."""
+        return [self]
 
     def columns(self) -> pa.Schema:
         """The columns in the types in which Spark reads them."""
@@ -304,31 +313,28 @@ class DatabaseChanges:
 
         return to_arrow_schema(self.frame.schema, timestamp_utc=True)
 
-    def write(self, target: Target, keys: pa.Schema) -> Written:
+    def write(self, target: Target, keys: pa.Schema) -> NewRows:
         """Read and write the rows, with as many connections as the settings say. Keys must be unique."""
         rows_of = self._rows()
         names = rows_of.columns
         numbered = rows_of.toDF(*(f"c{place}" for place in range(len(names))))  # any name can be that of a column
         made = self.table.database.queries.collected(written_by_tasks(numbered, target, names))
-        rows = sum(each.rows for each in made)
         written = Written.all(made, {})
         # Without keys, rows that are read again replace those with the same value of the cursor column.
         replaced = keys
         if not len(keys) and self.chosen is not None and self.chosen.reads_again:
             replaced = key_fields_of(target.columns, (self.chosen.column,))
         try:
-            position = self._position(rows)
+            written = replace(written, position=self._position(written.rows))
             if not len(replaced):
-                return replace(written, position=position)
-            found = self.table.database.distribute(
-                lambda file: keys_of_files(target, [file], replaced), list(written.files)
-            )
+                return NewRows(written)
+            found = ReplacedKeys.of(target, written.files, replaced)
             if len(keys):
-                self._check_unique(found, keys)
+                self._check_unique(found, written.rows)
         except SkiwayError:
             target.files.remove(written.paths)
             raise
-        return Written(written.files, rows, position, tuple(found))
+        return NewRows(written, found)
 
     def _position(self, rows: int) -> Position:
         """The position after `rows` rows were read."""
@@ -376,15 +382,12 @@ class DatabaseChanges:
         between = [f"{column} > {a} AND {column} <= {b}" for a, b in pairwise(cuts)]
         return [f"{column} <= {cuts[0]}", *between, f"{column} > {cuts[-1]}"]
 
-    def _check_unique(self, keys: list[pa.Table], names: pa.Schema) -> None:
-        if not keys:
-            return
-        everything = looked_up(pa.concat_tables(keys), names.names)
-        distinct = everything.group_by(names.names, use_threads=False).aggregate([]).num_rows
-        if distinct < everything.num_rows:
+    def _check_unique(self, keys: ReplacedKeys, rows: int) -> None:
+        repeated = count_repeated(self.table.database.distribute, keys.rows, keys.columns)
+        if repeated:
             raise ConstraintViolation(
-                f"the key columns {', '.join(names.names)} of {self.table.name} do not identify rows: {everything.num_rows} rows "
-                f"have {distinct} different keys; choose other key_columns",
+                f"the key columns {', '.join(keys.columns.names)} of {self.table.name} do not identify rows: {rows} rows "
+                f"have {rows - repeated} different keys; choose other key_columns",
                 key="ingest.key.duplicate",
             )
 

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
@@ -37,6 +38,9 @@ T = TypeVar("T")
 MAX_KEPT: Final = 10_000
 MAX_CARRIED: Final = 1_000
 """If more results are kept, a commit discards all of them: to copy them would take longer than to read a few of them again."""
+
+MAX_TOGETHER: Final = 64
+"""How many writes are committed at once."""
 
 MISSING: Final[Any] = object()
 """What `UnchangedReads.current` does not have. None is kept for pointers that do not exist."""
@@ -179,38 +183,75 @@ class UnchangedReads:
             self._count, self._kept = count, {}
 
 
+@dataclass(slots=True, eq=False)
+class _Write:
+    """What a thread wants to write, and how that ended."""
+
+    work: Callable[[sqlite3.Connection], None]
+    changed: Mapping[str, Pointer | None]
+    is_done: bool = False
+    error: BaseException | None = None
+
+
 class DriverWrites:
-    """Runs transactions one after another, on a connection of their own."""
+    """Runs writes one after another, on a connection of their own.
+
+    Writes that wait for the connection are committed together, so that the disk is waited for once. Each of them fails by itself,
+    and none has ended before all are on the disk.
+    """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], unchanged: UnchangedReads) -> None:
         self._connect, self._unchanged = connect, unchanged
         self._connection: sqlite3.Connection | None = None
+        self._waiting: deque[_Write] = deque()  # append and popleft are thread-safe
         self.lock = Lock()
         """Writing threads of this process queue here, also those with other connections. SQLite polls instead."""
 
-    @contextmanager
-    def transaction(self, changed: Mapping[str, Pointer | None]) -> Iterator[sqlite3.Connection]:
-        """A transaction that takes the write lock at its start, so that it never fails half way.
+    def run(self, work: Callable[[sqlite3.Connection], None], changed: Mapping[str, Pointer | None]) -> None:
+        """Run `work` in a transaction, and commit it.
 
         It changes these pointers, by key, and no others. Those that it deletes are None.
         """
+        mine = _Write(work, changed)
+        self._waiting.append(mine)
         with self.lock:
-            if self._connection is None:
-                self._connection = self._connect()
-            connection = self._connection
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                count, before = _commits_of_others(connection), self._unchanged.current()
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException as error:
-                if connection.in_transaction:  # some errors, such as a full disk, roll back on their own
-                    connection.rollback()
-                if isinstance(error, sqlite3.Error):
-                    self._discard()
-                raise
+            while not mine.is_done:
+                self._commit([self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_TOGETHER))])
+        if mine.error is not None:
+            raise mine.error
+
+    def _commit(self, together: Sequence[_Write]) -> None:
+        try:
+            done = self._committed(together)
+        except BaseException as error:  # noqa: BLE001 - each thread raises it
+            for each in together:
+                each.error = each.error or error
+            if isinstance(error, sqlite3.Error):
+                self._discard()
+        else:
             with suppress(sqlite3.Error):  # the commit is done
-                self._unchanged.carry(before, changed, is_alone=lambda: _commits_of_others(connection) == count)
+                done()
+        finally:
+            for each in together:
+                each.is_done = True
+
+    def _committed(self, together: Sequence[_Write]) -> Callable[[], None]:
+        """Commit writes, or none of them. Returns what tells the reads about it."""
+        if self._connection is None:
+            self._connection = self._connect()
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")  # the write lock at the start, so that nothing fails half way
+            count, before = _commits_of_others(connection), self._unchanged.current()
+            for each in together:
+                _write(connection, each, is_alone=len(together) == 1)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:  # some errors, such as a full disk, roll back on their own
+                connection.rollback()
+            raise
+        changed = {key: pointer for each in together if each.error is None for key, pointer in each.changed.items()}
+        return lambda: self._unchanged.carry(before, changed, is_alone=lambda: _commits_of_others(connection) == count)
 
     def close(self) -> None:
         """Close the connection, after the transaction that is running."""
@@ -221,6 +262,22 @@ class DriverWrites:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _write(connection: sqlite3.Connection, write: _Write, *, is_alone: bool) -> None:
+    """Run a write; if it fails and others are in the transaction, only its changes are undone."""
+    if is_alone:
+        write.work(connection)
+        return
+    connection.execute("SAVEPOINT one")
+    try:
+        write.work(connection)
+    except Exception as error:
+        if not connection.in_transaction:
+            raise
+        write.error = error
+        connection.execute("ROLLBACK TO one")
+    connection.execute("RELEASE one")
 
 
 def _commits_of_others(connection: sqlite3.Connection) -> int:
@@ -274,18 +331,21 @@ class SqlitePointerStore(SqlPointerStore):
 
     def _apply(self, batch: Sequence[Operation]) -> None:
         """Like that of every SQL store, without SQLAlchemy, which takes 1 ms longer for the commit of a table."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            found = [self._stored(connection, operation.key) for operation in batch]
+            now = self._clock()
+            for operation, pointer in zip(batch, found, strict=True):
+                require(operation, pointer, now)
+            if puts:
+                connection.executemany(self._upsert.text, puts)
+            if deletes:
+                connection.executemany(self._remove.text, deletes)
+
+        puts = [self._upsert.bound(to_row(each)) for each in batch if isinstance(each, Put)]
+        deletes = [self._remove.bound(identity(each.key)) for each in batch if isinstance(each, Delete)]
         try:
-            with self._writing.transaction(_changes(batch)) as connection:
-                found = [self._stored(connection, operation.key) for operation in batch]
-                now = self._clock()
-                for operation, pointer in zip(batch, found, strict=True):
-                    require(operation, pointer, now)
-                puts = [self._upsert.bound(to_row(each)) for each in batch if isinstance(each, Put)]
-                deletes = [self._remove.bound(identity(each.key)) for each in batch if isinstance(each, Delete)]
-                if puts:
-                    connection.executemany(self._upsert.text, puts)
-                if deletes:
-                    connection.executemany(self._remove.text, deletes)
+            self._writing.run(work, _changes(batch))
         except sqlite3.Error as error:
             raise self._to_skiway_error(error) from error
 

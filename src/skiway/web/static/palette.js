@@ -63,8 +63,10 @@ function openPalette() {
 
 if (palette) {
   for (const each of document.querySelectorAll("[data-palette]")) {
-    each.hidden = false;
-    each.addEventListener("click", openPalette);
+    each.addEventListener("click", (event) => {
+      event.preventDefault();
+      openPalette();
+    });
   }
   document.addEventListener("keydown", (event) => {
     if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey) {

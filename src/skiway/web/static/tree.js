@@ -146,6 +146,13 @@ const showMatches = latest(({ results }) => {
 async function refresh() {
   const paths = [[], ...current.map((_, depth) => current.slice(0, depth + 1)).slice(0, -1)];
   const changed = await Promise.all(paths.map((path) => readMembers(path)));
+  const [only, ...others] = known.members[keyOf([])]?.items ?? [];
+  if (only && !others.length && !known.seen) {
+    known.open.push(keyOf(only.path)); // on the first visit: there is nothing to choose from
+    changed.push(await readMembers(only.path));
+  }
+  known.seen = true;
+  keep();
   if (changed.some(Boolean) && !filter.value.trim()) draw();
 }
 

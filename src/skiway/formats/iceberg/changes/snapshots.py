@@ -36,6 +36,7 @@ from skiway.errors import PreconditionFailed
 from skiway.formats.iceberg.manifest_files import (
     entries,
     has_live_files,
+    known_manifests,
     manifests,
     referenced_file,
     schema_of,
@@ -122,7 +123,7 @@ class NewSnapshot:
         self.written: list[str] = []
         self._io = WritingIO(files)
         self.inherited: list[ManifestFile] = [
-            manifest for manifest in manifests(self.parent, self._io) if has_live_files(manifest)
+            manifest for manifest in known_manifests(self.parent, self._io) if has_live_files(manifest)
         ]
         self._new_manifests: list[ManifestFile] = []
         self._added: list[DataFile] = []

@@ -1,0 +1,95 @@
+"""What a refresh tells: notes of the run, results of rules, and lineage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow.compute as pc
+
+from skiway.errors import SkiwayError
+from skiway.formats.iceberg.metadata import summary_properties
+from skiway.metastore.managed.states import ManagedTable
+from skiway.metastore.pipelines.inputs import Input
+from skiway.metastore.pipelines.models.statements import Decision
+from skiway.metastore.pipelines.projects import DerivedTable
+from skiway.metastore.quality.expectations import ExpectationRule, record
+from skiway.metastore.quality.verdicts import Verdicts, read_verdicts
+from skiway.metastore.records.realm import Realm
+from skiway.model import v1
+from skiway.telemetry.lineage import Assertion, Dataset
+
+log = logging.getLogger("skiway.pipelines")
+
+
+def with_earlier(decision: Decision, verdicts: Verdicts) -> Verdicts:
+    """The verdicts on all rows of a table. If rows were only added, the earlier verdicts still hold."""
+    if decision.action != "append" or decision.output is None:
+        return verdicts
+    current = decision.output.metadata.current_snapshot()
+    before = {} if current is None else read_verdicts(summary_properties(current))
+    return {
+        name: (broken + before.get(name, (0, 0))[0], rows + before.get(name, (0, 0))[1])
+        for name, (broken, rows) in verdicts.items()
+    }
+
+
+def record_verdicts(
+    realm: Realm,
+    pipeline: str,
+    table: DerivedTable,
+    output: ManagedTable,
+    verdicts: Verdicts,
+    *,
+    snapshot_id: int | None,
+) -> None:
+    """Show the verdicts as results of quality rules. The snapshot has them, too, so nothing depends on it."""
+    declared = [
+        ExpectationRule(
+            f"{pipeline}.{table.name.name}.{rule.name}",
+            v1.ExpectationCheck(
+                name=rule.name, expected=rule.expected, on_failure=rule.on_failure, columns=rule.columns
+            ),
+        )
+        for rule in table.rules
+    ]
+    try:
+        record(realm, output.table.resource_id, declared, verdicts, snapshot_id=snapshot_id)
+    except SkiwayError as error:
+        log.warning("the results of the expectations of table %s were not stored: %s", table.name, error)
+
+
+def notes_on(table: DerivedTable, verdicts: Verdicts) -> Iterator[str]:
+    """What a run says about rules that rows break without failing the table."""
+    for rule in table.rules:
+        broken, rows = verdicts.get(rule.name, (0, 0))
+        if broken:
+            done = "are in quarantine" if rule.on_failure == "drop" else "were published"
+            yield f"{table.name}: {broken} of {rows} rows break {rule.name} ({rule.expected}) and {done}"
+
+
+def dataset_of(read: Input) -> Dataset:
+    """An input, as events of lineage name it."""
+    files = read.files
+    rows, size = (
+        (None, None) if files is None else (pc.sum(files[each]).as_py() or 0 for each in ("row_count", "size_bytes"))
+    )
+    version = "" if read.snapshot is None else str(read.snapshot.id)
+    count = None if files is None else files.num_rows
+    return Dataset(".".join(read.path), read.columns, version, rows, size, count)
+
+
+def assertions_on(table: DerivedTable, verdicts: Verdicts) -> list[Assertion]:
+    """What a run has found about the rules of a table, as events of lineage name it."""
+    return [
+        Assertion(
+            rule.name,
+            rule.expected,
+            rule.columns,
+            not verdicts[rule.name][0],
+            f"{verdicts[rule.name][0]} of {verdicts[rule.name][1]} rows break it",
+            rule.on_failure == "fail",
+        )
+        for rule in table.rules
+        if rule.name in verdicts
+    ]
