@@ -153,7 +153,9 @@ class Form:
     """Whether it refers to nothing in the account, so that callers of other accounts may send it, for theirs."""
 
 
-def new(form: str, permission: str, least: Least | None = ROLES_ONLY, *, action: str = "make", **fields: str) -> Form:
+def new(
+    form: str, permission: str, least: Least | None = ROLES_ONLY, /, *, action: str = "make", **fields: str
+) -> Form:
     return Form((form,), permission, least, {"action": action, **fields}, changes=action == "make")
 
 

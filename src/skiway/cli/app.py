@@ -44,7 +44,7 @@ LAKE: Final = {
     "rules": Lazy("lake.rules", "Define and check quality rules of tables."),
     "catalogs": Lazy("lake.catalogs", "Manage catalogs, such as lake.", "catalogs_app"),
     "namespaces": Lazy("lake.catalogs", "Manage namespaces, such as lake.sales.", "namespaces_app"),
-    "branches": Lazy("lake.branches", "Try changes on a branch, compare and merge them."),
+    "branches": Lazy("lake.catalogs", "Try changes on a branch, compare and merge them.", "branches_app"),
     "tables": Lazy("lake.table_maintenance", "Show, describe, create, delete and maintain tables."),
     "views": Lazy("lake.catalogs", "Show, create and delete views.", "views_app"),
     "snapshots": Lazy("lake.snapshots", "Show, roll back and delete snapshots of tables.", "snapshots_app"),

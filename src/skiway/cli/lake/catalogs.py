@@ -1,8 +1,8 @@
-"""`skiway catalogs`, `skiway namespaces` and `skiway views`; how DuckDB attaches catalogs, and search in them."""
+"""`skiway catalogs`, `skiway branches`, `skiway namespaces` and `skiway views`; how DuckDB attaches catalogs, and search in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +10,7 @@ import typer
 from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.lake.resources import commands_for, state_of
 from skiway.cli.options import Description, Parent, Yes
+from skiway.cli.rendering import fields_of
 from skiway.errors import NotFound
 from skiway.foundation.causes import suggestion
 from skiway.foundation.resources import CATALOG, DESCRIPTION, NAMESPACE, PROPERTIES
@@ -17,6 +18,7 @@ from skiway.presentation.tables import picked, row_count
 
 if TYPE_CHECKING:
     from skiway.client.metastore import Catalog, Metastore, Namespace, SearchHit, View
+    from skiway.client.metastore.catalogs import Branch, BranchChange
 
 views_app = group("views", "Manage views: queries with a name, which clients read like tables.")
 app = group("catalogs", None)
@@ -202,3 +204,85 @@ def search(
     )
     if hits.incomplete is not None:
         typer.echo(hits.incomplete.reason, err=True)
+
+
+# -- branches ----------------------------------------------------------------------------------------------------------
+
+branches_app = typer.Typer(
+    help="Try changes of a catalog on a branch, compare them, and publish all of them at once.", no_args_is_help=True
+)
+
+BranchName = Annotated[str, typer.Argument(metavar="BRANCH", help="The catalog and the branch, such as lake@dev.")]
+Conflicts = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="An object in conflict, such as sales.people.")
+]
+
+_BRANCH_COLUMNS = ["name", "state", "is_tag", "owner", "created_at"]
+_CHANGES = ["kind", "name", "action", "on_main", "plan", "conflict", "rows_on_main", "rows_on_branch"]
+
+
+@command(branches_app, "create")
+def create_branch(
+    call: Call,
+    name: BranchName,
+    tag: Annotated[bool, typer.Option("--tag", help="Create a tag, which cannot be changed.")] = False,
+    description: Annotated[str, typer.Option(help="Description for users.")] = "",
+) -> None:
+    """Create a branch of a catalog as it is now. It copies no data."""
+    made = call.lake.branches.create(name, description=description, is_tag=tag)
+    call.print_result(f"created branch {name}; attach it in DuckDB as the catalog '{name}'", _branch(made))
+
+
+@command(branches_app, "list")
+def list_branches(
+    call: Call, catalog: Annotated[str, typer.Argument(metavar="CATALOG", help="The catalog; by default all.")] = ""
+) -> None:
+    """List branches and tags."""
+    call.print_rows(call.lake.branches(catalog), _BRANCH_COLUMNS, empty="there are no branches")
+
+
+@command(branches_app, "get")
+def get_branch(call: Call, name: BranchName) -> None:
+    """Show a branch."""
+    call.print_record(_branch(call.lake.branches.get(name)))
+
+
+@command(branches_app, "diff")
+def diff_branch(call: Call, name: BranchName) -> None:
+    """Show what a branch has changed, and which changes are in conflict with main."""
+    _print_changes(call, call.lake.branches.diff(name))
+
+
+@command(branches_app, "merge")
+def merge_branch(
+    call: Call,
+    name: BranchName,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a merge would do.")] = False,
+    ours: Conflicts = None,
+    theirs: Conflicts = None,
+) -> None:
+    """Publish all changes of a branch on main at once, or none.
+
+    An object in conflict stays as it is on main with --ours, and becomes as it is on the branch with --theirs.
+    """
+    done = call.lake.branches.merge(name, dry_run=dry_run, ours=ours or (), theirs=theirs or ())
+    if dry_run:
+        _print_changes(call, list(done.changes))
+        return
+    count = len(done.changes)
+    call.print_result(f"merged {count} change{'' if count == 1 else 's'} of branch {name}", _branch(done.branch))
+
+
+@command(branches_app, "delete")
+def delete_branch(call: Call, name: BranchName) -> None:
+    """Delete a branch. What only it has is deleted later, because queries may still read it."""
+    gone = call.lake.branches.delete(name)
+    call.print_result(f"deleted branch {name}", _branch(gone))
+
+
+def _branch(branch: Branch) -> Mapping[str, Any]:
+    return fields_of(branch)
+
+
+def _print_changes(call: Call, changes: list[BranchChange]) -> None:
+    call.print_rows(changes, _CHANGES, empty="the branch has changed nothing")

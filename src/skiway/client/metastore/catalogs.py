@@ -1,8 +1,10 @@
-"""Accounts, catalogs and namespaces, and the tables and views in them."""
+"""Accounts, catalogs and their branches, namespaces, and the tables and views in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
 
 from google.protobuf.message import Message
@@ -20,9 +22,9 @@ from skiway.client.metastore.calls import (
     namespace_of,
     segments,
 )
-from skiway.client.metastore.collection import Collection, FetchPage, Json, Listing, build, schema_text
+from skiway.client.metastore.collection import Area, Collection, FetchPage, Json, Listing, build, schema_text
 from skiway.client.metastore.jobs import Job
-from skiway.client.metastore.resources import Account, Catalog, Meta, Namespace, Table, View
+from skiway.client.metastore.resources import Account, Attribute, Catalog, Meta, Namespace, Table, View, enum_name
 from skiway.client.metastore.snapshots import At, snapshot_ref
 from skiway.foundation.resources import ACCOUNT, CATALOG, NAMESPACE, TABLE, VIEW
 from skiway.model import v1
@@ -351,3 +353,109 @@ def _with_place(calls: Calls, spec: dict[str, Any]) -> dict[str, Any]:
         return spec
     namespace = namespace_of(calls, spec.pop("namespace"))
     return {**spec, "catalog_id": namespace.catalog_id, "namespace_id": namespace.resource_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch of the lake, or a tag, which cannot be written."""
+
+    message: v1.Branch
+
+    name = Attribute[str]("display_name")
+    """Its name without that of the catalog."""
+    description = Attribute[str]()
+    """A description for users."""
+    owner = Attribute[str]()
+    """Who created it."""
+    is_tag = Attribute[bool]()
+    """Whether it is a tag."""
+    created_at = Attribute[datetime]()
+    """When it was created."""
+    merged_by = Attribute[str]()
+    """Who merged it; empty if it is not merged."""
+    damage = Attribute[str]()
+    """A description of damage to its record; empty if there is none."""
+
+    @property
+    def state(self) -> str:
+        """`open`, `merging` or `merged`."""
+        return enum_name(v1.BranchState.Name(self.message.state))
+
+
+@dataclass(frozen=True, slots=True)
+class BranchChange:
+    """An object that a branch has changed, what happened to it on main, and what a merge does with it."""
+
+    message: v1.BranchChange
+
+    kind = Attribute[str]()
+    """`namespace`, `table` or `view`."""
+    name = Attribute[str]()
+    """The name with that of the namespace."""
+    action = Attribute[str]()
+    """`created`, `changed`, `renamed` or `dropped`."""
+    previous_name = Attribute[str]()
+    """The name before it was renamed."""
+    on_main = Attribute[str]()
+    """What happened on main since the branch was created; empty if nothing did."""
+    plan = Attribute[str]()
+    """What a merge does: `publish` the state of the branch, `append` its rows, or `keep` that of main."""
+    conflict = Attribute[str]()
+    """Why it cannot be merged; empty if it can."""
+    rows_on_main = Attribute[int | None]()
+    """The rows on main; None if they are unknown, or withheld by a policy."""
+    rows_on_branch = Attribute[int | None]()
+    """The rows on the branch; None if they are unknown, or withheld by a policy."""
+    rows_added = Attribute[int | None]()
+    """The rows in the files that the branch has added."""
+    rows_removed = Attribute[int | None]()
+    """The rows in the files that the branch has removed."""
+    snapshots = Attribute[int]()
+    """How many snapshots only the branch has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A merge, or the plan of one: the branch, and what it has changed."""
+
+    branch: Branch
+    changes: tuple[BranchChange, ...]
+
+    @property
+    def conflicts(self) -> list[str]:
+        """Why changes cannot be merged."""
+        return [each.conflict for each in self.changes if each.conflict]
+
+
+class Branches(Area):
+    """`lake.branches`: names are those of a catalog and a branch of it, such as `lake@dev`."""
+
+    def __call__(self, catalog: str = "") -> list[Branch]:
+        """Return the branches and tags of a catalog, or of all catalogs, by name."""
+        return list(map(Branch, self._calls.rpc("ListBranches", catalog=catalog).branches))
+
+    def get(self, name: str) -> Branch:
+        """Return a branch."""
+        return Branch(self._calls.rpc("GetBranch", name=name).branch)
+
+    def create(self, name: str, *, description: str = "", is_tag: bool = False) -> Branch:
+        """Create a branch of a catalog as it is now, or a tag."""
+        return Branch(self._calls.rpc("CreateBranch", name=name, description=description, is_tag=is_tag).branch)
+
+    def delete(self, name: str) -> Branch:
+        """Delete a branch, and what only it has."""
+        return Branch(self._calls.rpc("DeleteBranch", name=name).branch)
+
+    def diff(self, name: str) -> list[BranchChange]:
+        """Return what a branch has changed."""
+        return list(map(BranchChange, self._calls.rpc("DiffBranch", name=name).changes))
+
+    def merge(
+        self, name: str, *, dry_run: bool = False, ours: Sequence[str] = (), theirs: Sequence[str] = ()
+    ) -> Merged:
+        """Publish all changes of a branch on main at once, or none.
+
+        Objects in conflict that are named in `ours` stay as they are on main, those in `theirs` become as on the branch.
+        """
+        done = self._calls.rpc("MergeBranch", name=name, dry_run=dry_run, ours=ours, theirs=theirs)
+        return Merged(Branch(done.branch), tuple(map(BranchChange, done.changes)))

@@ -9,9 +9,8 @@ from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
 from skiway.client.connection import Channel, Location, TlsOptions, Token
-from skiway.client.metastore.branches import Branches
 from skiway.client.metastore.calls import Caller, Calls, Retries
-from skiway.client.metastore.catalogs import Accounts, Catalogs, Namespaces, Tables, Views
+from skiway.client.metastore.catalogs import Accounts, Branches, Catalogs, Namespaces, Tables, Views
 from skiway.client.metastore.collection import Area, plain_collection
 from skiway.client.metastore.connectors import Connectors, Pipelines
 from skiway.client.metastore.events import Events, Webhooks
