@@ -45,7 +45,8 @@ EXTRAS: Final = {
 LIBRARIES: Final[Mapping[str, tuple[str, str]]] = {
     "lake": (
         "the lakehouse catalog service",
-        "cachetools cryptography datasketches deltalake duckdb fastavro fsspec grpc_health grpc_reflection httptools httpx jinja2 jwt markupsafe "
+        "cachetools cryptography datasketches "
+        "deltalake duckdb fastavro fsspec grpc_health grpc_reflection httptools httpx jinja2 jwt markupsafe "
         "numpy obstore opentelemetry prometheus_client pydantic pyiceberg requests rich sqlalchemy sqlglot starlette tenacity typer "
         "uvicorn",
     ),
