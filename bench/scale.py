@@ -25,6 +25,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from bench.disk import scratch
 from bench.explorer import SCHEMA
 from bench.report import Figure, Measured, report
@@ -51,6 +53,7 @@ CALLS: Final = 300
 ACTIVE_S: Final = 10.0
 WAIT_S: Final = 1.0
 MIB: Final = 1 << 20
+ROWS: Final = pa.table({"id": range(10), "name": [f"name {number}" for number in range(10)]})
 WANTED: Final = (100_000, 10_000)
 """Tables and clients of the model."""
 BUSY: Final = 0.7
@@ -99,7 +102,9 @@ def measured(servers: list[Server], count: int, sessions: int) -> Iterator[Measu
     """Memory per listed table and per session, CPU per call, and the servers that this means for many clients."""
     first = servers[0]
     with AirportClient(first.airport, "lake") as client:
-        client.schema_names()
+        client.create_schema("written")
+        client.create_table("written.rows", ROWS.schema)
+        client.insert("written.rows", ROWS)
         idle = first.memory
         yield Figure("memory of a server before it lists tables", "MiB", idle / MIB)
         listed = min(count, 20_000)
@@ -191,7 +196,7 @@ def seeded(pointers: str, blobs: str, count: int) -> None:
 def kinds(client: AirportClient) -> dict[str, Callable[[], Any]]:
     """The calls of a client, by name."""
     calls = client._session.calls
-    table = client.table("area_0.table_0")
+    table = client.table("written.rows")
     trace = Trace("00000000-0000-0000-0000-000000000001", table.descriptor)
     parameters = ScanParameters(column_ids=[0, 1])
     return {

@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rpc": {"request_path", "metastore", "security"},
     "vending": {"metastore", "formats", "security"},
     "rest": {"request_path", "vending", "metastore", "formats", "security"},
-    "presentation": {"client"},
+    "presentation": {"airport.wire", "client"},
     "mcp": {"client", "metastore.records", "presentation"},
     "setup": {"client"},
     "web": {"airport.wire", "client", "metastore.records", "presentation"},

@@ -208,8 +208,6 @@ FUNCTION_ROWS: Final[dict[str, Row]] = {
     "profile": write(
         lambda db: db.call("skiway.profile", PEOPLE).read_all(), ROLES_ONLY, permission="connector.manage"
     ),
-}
-FUNCTION_ROWS |= {
     "create_branch": write(
         lambda db: db.call("skiway.create_branch", "new").read_all(), WRITE_CATALOG, permission=SCHEMAS
     ),

@@ -173,21 +173,36 @@ def sent(app: Starlette, method: str, row: Row, callers: list[Caller]) -> list[h
     return asyncio.run(send())
 
 
-def planned(app: Starlette, row: Row, caller: Caller) -> Row:
+CATALOGS: Final = ("lake", "lake%40dev")
+"""Main, and a branch of it."""
+ON_MAIN_ONLY: Final = {"RegisterTable"}
+"""The routes that no caller can use on a branch."""
+
+
+def in_catalog(name: str, catalog: str) -> Row:
+    """The row of a route, in this catalog."""
+    row = ROWS[name]
+    return replace(row, path=row.path.replace("/v1/lake/", f"/v1/{catalog}/").replace("=lake", f"={catalog}"))
+
+
+def planned(app: Starlette, row: Row, caller: Caller, catalog: str) -> Row:
     """The row with the id of a plan of the caller, if it is about one; if the caller may not plan, one of another caller."""
     if "$plan" not in f"{row.path} {row.body}":
         return row
     administrator = next(each for each in CALLERS if each.name == "administrator")
-    answers = sent(app, "POST", ROWS["PlanTableScan"], [caller, administrator])
+    answers = sent(app, "POST", in_catalog("PlanTableScan", catalog), [caller, administrator])
     made = next(answer for answer in answers if answer.status_code == 200)
     body = json.dumps(row.body).replace("$plan", made.json()["plan-id"])
     return replace(row, path=row.path.replace("$plan", made.json()["plan-id"]), body=json.loads(body))
 
 
+@pytest.mark.parametrize("catalog", CATALOGS)
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-def test_row(route: Any, app: Starlette, worlds: Worlds) -> None:
+def test_row(route: Any, catalog: str, app: Starlette, worlds: Worlds) -> None:
+    if catalog != "lake" and route.name in ON_MAIN_ONLY:
+        return
     for caller in SOME:
-        row = planned(app, ROWS[route.name], caller)
+        row = planned(app, in_catalog(route.name, catalog), caller, catalog)
         by_role = caller.has_role_for([PERMISSION_OF.get(route.name, "")]) or caller.has_grant_for(row.least)
         allowed = row.is_open or (caller.account_id == "a1" and by_role)
         with unchanged(worlds, allowed=allowed, changes=route.changes):
@@ -209,9 +224,12 @@ REFUSED_BY_POLICIES: Final = {
 """The routes that would show or change files of a table, or the SQL of a view, for a caller whom policies restrict on it."""
 
 
+@pytest.mark.parametrize("catalog", CATALOGS)
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-def test_restricted_caller(route: Any, app: Starlette, worlds: Worlds) -> None:
-    row = planned(app, ROWS[route.name], RESTRICTED)
+def test_restricted_caller(route: Any, catalog: str, app: Starlette, worlds: Worlds) -> None:
+    if catalog != "lake" and route.name in ON_MAIN_ONLY:
+        return
+    row = planned(app, in_catalog(route.name, catalog), RESTRICTED, catalog)
     before = worlds.now.state()
     (answer,) = sent(app, route.method, row, [RESTRICTED])
     if route.name in REFUSED_BY_POLICIES:

@@ -12,7 +12,7 @@ from pyiceberg.types import LongType
 from lake.lakes import Lake
 from skiway.client import AirportClient, col
 from skiway.errors import Conflict, NotFound, PermissionDenied, PreconditionFailed, SkiwayError
-from skiway.metastore import catalogs, grants, namespaces, tables
+from skiway.metastore import catalogs, grants, namespaces, policies, tables
 from skiway.model import v1
 
 ROWS = pa.table({"id": [1, 2, 3], "text": ["a", "b", "c"]})
@@ -195,3 +195,39 @@ def test_iceberg_clients_use_a_branch_as_a_warehouse_and_cannot_harm_main(
         assert sorted(catalog.load_table("s.newer").scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
         table.append(pa.table({"id": [5], "text": ["e"], "more": [1]}))
     assert ids(main) == [1, 2, 3, 4, 5]
+
+
+def test_moved_tables_and_renamed_columns_keep_the_rights_of_main(
+    lake: Lake, main: AirportClient, dev: AirportClient
+) -> None:
+    main.create_schema("public")
+    call(main, "delete_branch", "dev")
+    call(main, "create_branch", "dev")
+    (catalog,) = catalogs.scan(lake.realm)
+    public = next(each for each in namespaces.scan(lake.realm, catalog.resource_id.id) if each.display_name == "public")
+    grants.add(
+        lake.realm, v1.AddGrantRequest(object_id=public.resource_id, grantee="user:stranger", privilege=v1.PV_READ)
+    )
+    mask = v1.PolicyMask(columns=["text"], kind=v1.MK_NULL)
+    spec = v1.PolicySpec(display_name="no text", subjects=["user:analyst"], mask=mask)
+    policies.calls(lambda *_: []).create(lake.realm, v1.CreatePolicyRequest(spec=spec))
+    # Somebody who may moves the table to a namespace that strangers read, and renames the column.
+    with lake.rest("managed@dev") as rest:
+        rest.rename_table("s.t", "public.t")
+    dev.reload()
+    dev.rename_column("public.t", "text", "label")
+    dev.create_table("public.own", ROWS.schema)
+    dev.insert("public.own", ROWS)
+    assert ids(dev, "public.t") == [1, 2, 3]
+    with lake.client("managed@dev", token="stranger") as stranger:
+        assert ids(stranger, "public.own") == [1, 2, 3]
+        with pytest.raises((NotFound, PermissionDenied)):
+            ids(stranger, "public.t")
+        with pytest.raises(SkiwayError):
+            call(stranger, "query", "SELECT * FROM public.t")
+        assert [each["name"] for each in call(stranger, "diff_branch", "dev")] == ["public.own"]
+    with lake.client("managed@dev", token="analyst") as analyst:
+        rows = analyst.scan("public.t").read_all().to_pylist()
+        assert [each["label"] for each in rows] == [None] * 3
+        found = call(analyst, "query", "SELECT count(label) AS n FROM public.t")
+        assert found == [{"n": 0}]

@@ -32,6 +32,7 @@ ALLOWED = {
     ("spark_jobs/ingest/jdbc.py", "fetched", "toArrow"): "rows about a table: figures, columns, or names of tables",
     ("spark_jobs/optimizer.py", "version", "collect"): "the version of Iceberg",
     ("spark_jobs/optimizer.py", "attempt", "collect"): "the figures of a procedure",
+    ("spark_jobs/pipeline_queries.py", "values", "toArrow"): "a time, numbers of files, or rows of a unit test",
     ("spark_jobs/profile/scans.py", "_summaries", "toArrow"): "a row of sketches for each part of a file",
     (
         "spark_jobs/quality.py",
@@ -39,7 +40,6 @@ ALLOWED = {
         "toArrow",
     ): "values that a rule asks for by number: ends, a quantile, or one more than it allows",
     ("spark_jobs/quality.py", "_at_place", "collect"): "a limited sample, and four counts",
-    ("spark_jobs/shipping.py", "_missing", "collect"): "the names of packages that are missing, from eight tasks",
     ("spark_jobs/tasks.py", "collected", "toArrow"): "an outcome for each task: files, counts and errors",
     ("spark_queries/worker.py", "_batches", "toLocalIterator"): "the rows of a caller's query, streamed to the caller",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from pyspark.sql import SparkSession
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.pipelines.pipeline_lake import PipelineLake
 from metastore.pipelines.test_expectations import NOTES
-from metastore.pipelines.test_incremental import MODELS, Source, assert_equal, with_models
+from metastore.pipelines.test_incremental import follow
 from metastore.resource_factory import ResourceFactory
 from skiway.cli.lake.pipeline_files import rendered_folder
 from skiway.metastore.pipelines.projects import read_project
@@ -36,18 +35,11 @@ def lake(tmp_path: Path, spark: SparkSession) -> Iterator[PipelineLake]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_incremental_models_equal_full_refreshes(lake: PipelineLake, seed: int) -> None:
-    """With the first seed, one model of each kind; then all of them, and more changes."""
-    rng = random.Random(seed)
-    source = Source(lake, rng)
-    with_models(lake, *([] if seed else ["rowwise", "totals", "rolling"]))
-    source.insert(6)
-    assert lake.run().failures == {}
-    for _ in range(6 if seed else 2):
-        source.step()
-        actions = lake.actions()
-        assert lake.run().failures == {}
-        assert {actions[name] for name in MODELS if name in actions} <= {"merge", "keep"}, actions
-        assert_equal(lake)
+    follow(lake, seed, 4)
+
+
+def test_a_model_of_each_kind_follows_its_source(lake: PipelineLake) -> None:
+    follow(lake, 1, 2, "rowwise", "totals", "rolling")
 
 
 def test_spark_judges_rows_before_they_are_published(lake: PipelineLake) -> None:

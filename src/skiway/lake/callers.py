@@ -302,20 +302,20 @@ class Callers:
 class BranchCallers(Callers):
     """The callers on a branch of the lake: the same, with the realm of the branch, and the rights that they have on main.
 
-    `open_` returns the realm of a caller on the branch with a name.
+    `open_` returns the realm of a caller on the branch with an id.
     """
 
-    def __init__(self, callers: Callers, name: str, open_: Callable[[Realm], Realm]) -> None:
+    def __init__(self, callers: Callers, branch_id: str, open_: Callable[[Realm], Realm]) -> None:
         self.__dict__.update(callers.__dict__)
-        self._name, self._on_branch = name, open_
+        self._branch_id, self._on_branch = branch_id, open_
 
     def _realm(self, call: Call | None) -> Realm:
         main = super()._realm(call)
         if call is None:
             return self._on_branch(main)
-        found = call.branches.get(self._name)
+        found = call.branches.get(self._branch_id)
         if found is None or found.access is None:
-            found = call.branches[self._name] = self._on_branch(main)
+            found = call.branches[self._branch_id] = self._on_branch(main)
         return found
 
     def _decision(self) -> AccessDecision | None:

@@ -44,7 +44,6 @@ from skiway.lake.writing.writable import WritableTable
 from skiway.metastore import Realm, branches, catalogs, managed, namespaces, tables, views
 from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.damage import damaged_error
-from skiway.metastore.records.errors import failure
 from skiway.metastore.records.names import BRANCH_MARK, STATISTICS_OFFER, exact_name
 from skiway.metastore.resources.hierarchy import full_path, relation_count
 from skiway.model import v1
@@ -528,14 +527,11 @@ class LakeCatalogs:
         branch = branch_of(opened.stores)
         assert branch is not None, "its stores are those of the branch"
 
-        def open_(main: Realm) -> Realm:
-            again = branches.on_branch(main, warehouse, name)
-            if again is None:
-                raise failure(NotFound, "branch.by.name.missing", catalog=name.rpartition(BRANCH_MARK)[0], name=name)
-            return again[0]
-
         def make() -> LakeCatalog:
-            return LakeCatalog(self.context.on_branch(BranchCallers(self.context.callers, name, open_)), record)
+            callers = BranchCallers(
+                self.context.callers, branch.id, lambda main: branches.opened_again(main, warehouse, branch.id)
+            )
+            return LakeCatalog(self.context.on_branch(callers), record)
 
         state = record.SerializeToString(deterministic=True)
         return self._cache.get((realm.account_id, f"{branch.id} {name} {state.hex()}"), make)

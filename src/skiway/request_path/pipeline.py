@@ -79,7 +79,7 @@ class Call:
     realm: Realm | None = None
     """The metastore as the caller sees it; see `Pipeline.realm`."""
     branches: dict[str, Realm] = field(default_factory=dict)
-    """The realms of branches of the lake that the call has opened, by their names."""
+    """The realms of branches of the lake that the call has opened, by their ids."""
     rights: Hashable = None
     """What identifies the rights of the caller; see `Callers.rights` of the lake."""
     started: float = field(default_factory=time.monotonic)

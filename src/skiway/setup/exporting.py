@@ -85,7 +85,7 @@ def read_rules(lake: Metastore, tables: Iterable[str]) -> Actual:
             ids["table", table] = lake.directory.resolve_table(segments(table, resource="table"))
     names = {str(table_id): name for (_, name), table_id in ids.items()}
     rules = []
-    for rule in _sound(lake.rules(), "rule"):
+    for rule in _declarable(lake):
         if str(rule.table_id) not in names:
             path = lake.directory.table_path(rule.table_id)
             names[str(rule.table_id)] = "" if path is None else dotted(path)
@@ -179,7 +179,7 @@ class _Reading:
 
     def _rules(self) -> Iterator[Rule]:
         """The rules. Those of deleted tables are left out."""
-        for rule in _sound(self.lake.rules(), "rule"):
+        for rule in _declarable(self.lake):
             name = self.names.get(("table", str(rule.table_id)))
             if name is not None:
                 yield _rule(rule, name)
@@ -279,6 +279,11 @@ def _view(view: StoredView) -> View:
         dotted((each.catalog or view.path[0], *each.path, each.name)) for each in view.message.base_relations
     )  # the default is the view's own catalog
     return declaration_of(View, view.message, name=dotted(view.path), sql=dict(view.sql), reads=reads or None)
+
+
+def _declarable(lake: Metastore) -> Iterator[StoredRule]:
+    """The rules that people declare. Expectations belong to the files of pipelines."""
+    return (rule for rule in _sound(lake.rules(), "rule") if rule.kind != "expectation")
 
 
 def _rule(rule: StoredRule, table: str) -> Rule:

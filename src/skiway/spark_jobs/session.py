@@ -21,7 +21,6 @@ from skiway.foundation import extras
 from skiway.spark_jobs.interruption import is_remote, joined, left, session_of_job
 from skiway.spark_jobs.java import ensure_java, iceberg_settings
 from skiway.spark_jobs.java_output import discard_java, java_process, launch_java
-from skiway.spark_jobs.shipping import ship_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,10 +115,7 @@ class SparkPlace:
 
     def _new_session(self, *, fetch: bool) -> SparkSession:
         started = self._started(fetch=fetch)
-        made = started if is_remote(started) else _separated(started, PINNED)
-        if self.remote or not _is_local(self.master):
-            ship_python(made)
-        return made
+        return started if is_remote(started) else _separated(started, PINNED)
 
     def _started(self, *, fetch: bool) -> SparkSession:
         """The session of this process, which no job uses; on a Spark Connect server a new one."""

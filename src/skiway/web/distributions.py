@@ -16,7 +16,7 @@ BINS: Final = 28
 MAX_DISCRETE: Final = 20
 SMALL: Final = (220.0, 40.0)
 LARGE: Final = (760.0, 240.0)
-LEFT, BOTTOM, TOP, RIGHT = 64.0, 26.0, 12.0, 16.0
+LEFT, BOTTOM, TOP, RIGHT = 64.0, 26.0, 22.0, 16.0
 STEPS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600)
 MAX_TICKS: Final = 7
 FIRST, LAST = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1, 9999))
@@ -130,7 +130,7 @@ def large(bins: Bins, *, name: str, is_log: bool = False, marks: Mapping[str, fl
     for text, place in (marks or {}).items():
         x = LEFT + (place - bins.low) * scale
         drawn.append(Markup('<path class="mark" d="M{} {}V{}"/>').format(f"{x:.1f}", TOP, height - BOTTOM))
-        drawn.append(_label(x + 4, TOP + 8, text, "start"))
+        drawn.append(_label(x, TOP - 8, text, "middle"))
     return Markup('<svg class="axes" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
         _title(name, bins), width, height, Markup("").join(drawn)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import date, timedelta
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,17 @@ import pyarrow as pa
 import pytest
 
 from metastore.pipelines.pipeline_lake import PipelineLake
+from metastore.pipelines.test_crashes import killed
 from skiway.errors import InvalidArgument
 from skiway.formats import data_files
 from skiway.formats.iceberg.changes.commits import overwrite
+from skiway.formats.iceberg.metadata import summary_properties
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter
 from skiway.metastore.managed import ManagedTable
 from skiway.metastore.managed.commits import change
 from skiway.metastore.pipelines.projects import read_project
+from skiway.metastore.quality.verdicts import VERDICTS
 
 EVENTS = pa.schema({"id": pa.int64(), "customer": pa.string(), "day": pa.date32(), "amount": pa.int64()})
 CUSTOMERS = pa.schema({"name": pa.string(), "region": pa.string()})
@@ -134,20 +138,65 @@ def assert_equal(lake: PipelineLake) -> None:
         assert lake.rows(name) == lake.rows(f"{name}_full"), name
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_incremental_models_equal_full_refreshes(lake: PipelineLake, seed: int) -> None:
+def follow(lake: PipelineLake, seed: int, steps: int, *names: str) -> None:
+    """Change the source in random ways, and compare the models with full refreshes after each."""
     rng = random.Random(seed)
     source = Source(lake, rng)
-    with_models(lake)
+    with_models(lake, *names)
     source.insert(6)
     assert lake.run().failures == {}
-    for _ in range(4):
+    for _ in range(steps):
         source.step()
         actions = lake.actions()
-        outcome = lake.run()
-        assert outcome.failures == {}
-        assert {actions[name] for name in MODELS} <= {"merge", "keep"}, actions
+        assert lake.run().failures == {}
+        assert {actions[name] for name in names or MODELS} <= {"merge", "keep"}, actions
         assert_equal(lake)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_incremental_models_equal_full_refreshes(lake: PipelineLake, seed: int) -> None:
+    follow(lake, seed, 4)
+
+
+def test_a_model_of_each_kind_follows_its_source(lake: PipelineLake) -> None:
+    follow(lake, 1, 2, "rowwise", "totals", "rolling")
+
+
+CLEAN = """
+models:
+  - name: clean
+    expect:
+      - {name: small, condition: amount < 8, on_failure: drop}
+"""
+
+
+def test_a_crash_at_any_write_leaves_the_table_its_quarantine_and_the_position_together(lake: PipelineLake) -> None:
+    source = Source(lake, random.Random(3))
+    lake.queries = {"clean": "-- @incremental: key(id)\nSELECT id, amount FROM events", "notes.yml": CLEAN}
+    source.insert(6)
+    lake.append(source.table, (900, "ann", None, 9))
+    assert lake.run().failures == {}
+
+    def state() -> tuple[object, ...]:
+        current = lake.table("clean").metadata.current_snapshot()
+        assert current is not None
+        return lake.rows("clean"), lake.rows("clean_quarantine"), summary_properties(current)[VERDICTS]
+
+    for at in count(1):
+        before = state()
+        lake.append(source.table, (1000 + at, "bob", None, 9))
+        source.step()
+        was_killed = killed(lake, at)
+        found = state()
+        assert lake.run().failures == {}
+        after = state()
+        assert found in (before, after), f"after a crash at write {at}"
+        assert {row[0] for row in lake.rows("clean")} | {row[0] for row in lake.rows("clean_quarantine")} == {
+            row[0] for row in lake.rows("events")
+        }
+        if not was_killed:
+            break
+    assert at > 5
 
 
 def test_a_duplicate_key_is_refused_with_the_line_of_the_declaration(lake: PipelineLake) -> None:

@@ -24,7 +24,7 @@ from metastore.pipelines.pipeline_lake import PipelineLake
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import Cancelled, Unavailable
 from skiway.metastore.ingest.copying import CopyPlace
-from skiway.metastore.reconcile.copies import describe_copy, source_namespace
+from skiway.metastore.ingest.lineage import describe_copy, source_namespace
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.model import v1
 from skiway.telemetry.lineage import Dataset, Lineage

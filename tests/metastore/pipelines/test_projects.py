@@ -298,3 +298,12 @@ def test_a_csv_file_that_cannot_be_read_is_refused() -> None:
         read_project(files)
     with pytest.raises(InvalidArgument, match=r"seeds/codes\.csv, line 1: the columns need different names"):
         read_project({**files, "seeds/codes.csv": "a,A\n1,2\n"})
+
+
+def test_a_cycle_is_reported_with_the_places_of_its_reads() -> None:
+    queries = {"a.sql": "SELECT *\nFROM b", "b.sql": "-- @refresh: full\nSELECT *\n\nFROM a"}
+    project = read_project({"pipeline.yml": "name: p\ncatalog: lake\nnamespace: shop", **queries})
+    with pytest.raises(InvalidArgument) as error:
+        in_order(project)
+    assert "a.sql line 2" in error.value.message
+    assert "b.sql line 4" in error.value.message

@@ -8,4 +8,4 @@ api             the calls that doors make, exported here
 """
 
 from skiway.metastore.branches.api import create, delete, diff, get, list_, merge, sweep
-from skiway.metastore.branches.opening import decision_on_branch, on_branch, split_name
+from skiway.metastore.branches.opening import decision_on_branch, on_branch, opened_again, split_name

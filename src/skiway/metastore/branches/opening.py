@@ -77,6 +77,14 @@ def on_branch(realm: Realm, warehouse: Warehouse, name: str) -> tuple[Realm, v1.
     return None if shown is None else (on_it, shown.value)
 
 
+def opened_again(realm: Realm, warehouse: Warehouse, branch_id: str) -> Realm:
+    """The realm of the caller on a branch that was opened before. Raise `NotFound` if it was deleted."""
+    found = Repository(main_of(realm.stores), BRANCH).find(keys.branch(realm.account_id, branch_id))
+    if found is None or found.value.state == v1.BS_DELETED:
+        raise failure(NotFound, "branch", resource="branch", id=branch_id)
+    return opened(realm, warehouse, found)
+
+
 def opened(realm: Realm, warehouse: Warehouse, found: Stored[v1.Branch]) -> Realm:
     """The realm of the caller on a branch."""
     main = main_of(realm.stores)

@@ -13,6 +13,7 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, get_args
 
@@ -394,7 +395,7 @@ def in_order(project: Project) -> list[DerivedTable]:
         if key in reads:
             name = project.tables[key].name
             raise InvalidArgument(
-                f"table {name} reads itself, in {project.tables[key].file}: read the tables that it is made from",
+                f"table {name} reads itself, in {_place_of_read(project, key, key)}: read the tables that it is made from",
                 key="pipeline.cycle",
                 cycle=str(name),
             )
@@ -402,13 +403,23 @@ def in_order(project: Project) -> list[DerivedTable]:
         ordered = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         # The error has each table before one that reads it.
-        names = [str(project.tables[key].name) for key in reversed(error.args[1])]
+        found = list(reversed(error.args[1]))
+        names = [str(project.tables[key].name) for key in found]
+        places = ", ".join(_place_of_read(project, *pair) for pair in pairwise(found))
         raise InvalidArgument(
-            f"tables of pipeline {project.name} read each other: {' reads '.join(names)}; remove one of these reads",
+            f"tables of pipeline {project.name} read each other: {' reads '.join(names)} ({places}); remove one of these reads",
             key="pipeline.cycle",
             cycle=" > ".join(names),
         ) from None
     return [project.tables[key] for key in ordered]
+
+
+def _place_of_read(project: Project, reader: str, read: str) -> str:
+    """Where a table reads another: the file, and the line if it is certain."""
+    table = project.tables[reader]
+    written = next(name for name, full in table.reads.items() if key_of(full) == read)
+    line = position_of(str(written), table.source).partition(",")[0]
+    return f"{table.file} {line}".strip()
 
 
 def selected(project: Project, wanted: Sequence[str], changed: Callable[[], AbstractSet[str]]) -> frozenset[str]:

@@ -25,10 +25,10 @@ from skiway.metastore import connectors, quality, statistics
 from skiway.metastore.connectors.specs import ROWS_ONLY, ColumnChoice, chosen_columns, rules_for
 from skiway.metastore.ingest.copying import Copy, CopyEngine, CopyPlace, DatabaseSource, find_target
 from skiway.metastore.ingest.file_tables import FileTable
+from skiway.metastore.ingest.lineage import describe_copy
 from skiway.metastore.jobs.attempts import Amounts, clipped
 from skiway.metastore.managed import states
 from skiway.metastore.reconcile import profiling
-from skiway.metastore.reconcile.copies import describe_copy
 from skiway.metastore.reconcile.mirroring import (
     Destinations,
     Mirror,

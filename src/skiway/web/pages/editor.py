@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.responses import Response
 
+from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
 from skiway.foundation.resources import schema_name
 from skiway.presentation.query_history import query_called
@@ -69,11 +70,12 @@ def run(visit: Visit) -> Response:
         raise InvalidArgument("run is the id of a run: 8 to 64 letters and digits", key="query.invalid")
     key = (visit.visitor.session_id, number)
     if visit.query.get("cancel"):
-        if (other := running.get(key)) is not None:
+        if (other := running.pop(key, None)) is not None:
             other.cancel()
         return _json({"cancelled": other is not None})
     if not catalog:
         raise InvalidArgument("a query needs a catalog", key="query.invalid")
+    lake: AirportClient | None = None
     is_plan, began = bool(visit.query.get("explain")), time.perf_counter()
     try:
         with visit.clients.editor(visit.visitor, catalog, number) as lake:
@@ -84,7 +86,9 @@ def run(visit: Visit) -> Response:
     except Unauthorized:
         raise
     except SkiwayError as error:
-        return _json({"error": error.message, "place": place_of(sql, error.message)}, 400)
+        if running.get(key) is not lake:  # the client reports that the stream ended, and not why
+            return _json({"error": "You cancelled the query.", "place": None})
+        return _json({"error": error.message, "place": place_of(sql, error.message)})
     finally:
         running.pop(key, None)
     return _json(_result(visit, catalog, found, began, number))
@@ -96,7 +100,7 @@ def _result(visit: Visit, catalog: str, found: pa.Table, began: float, run_id: s
     facts, _ = optional(lambda: query_called(visit.airport(catalog), run_id))
     known = {name: (facts or {}).get(name) for name in ("bytes_read", "files_read", "files_pruned")}
     is_cut = found.num_rows > MAX_ROWS
-    return {**_values(found[:MAX_ROWS]), "is_cut": is_cut, "ms": ms, "run": run_id if facts else "", **known}
+    return {**_values(found[:MAX_ROWS]), "is_cut": is_cut, "ms": ms, "run": run_id, **known}
 
 
 def _values(found: pa.Table) -> dict[str, Any]:
@@ -133,8 +137,8 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _json(data: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(data), status, media_type="application/json")
+def _json(data: Any) -> Response:
+    return Response(msgspec.json.encode(data), media_type="application/json")
 
 
 _PLACE: Final = re.compile(r"\(line (\d+), column (\d+)\)$")

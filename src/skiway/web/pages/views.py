@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from skiway.client.metastore import View
+from skiway.client.metastore import View, dotted
 from skiway.errors import NotFound
 from skiway.presentation.tables import picked
 from skiway.web.pages.lineage import lineage
@@ -25,6 +25,7 @@ def view(visit: Visit) -> Page:
     columns = [{"name": each.name, "type": each.logical_type} for each in found.message.output_columns]
     data = {
         "path": list(visit.names),
+        "name": dotted(visit.names),
         "comment": found.description or "",
         **picked(found, "rights", "dialects=sql", "created_at", "updated_at"),
         "definer": found.message.definer.subject,

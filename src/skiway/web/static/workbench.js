@@ -148,7 +148,7 @@ async function run(parameters = {}) {
   try {
     const answer = await fetch(address({ sql, run: id, ...parameters }));
     const found = await answer.json();
-    if (!answer.ok) {
+    if (!answer.ok || found.error) {
       tab.result = null;
       if (tab === current) { show(null); error.textContent = found.error; error.hidden = false; mark(found.place, at); }
       return;
