@@ -315,7 +315,7 @@ def architecture_table() -> dict[str, list[str]]:
     """The cells of the table of packages, by package."""
     lines = (PROJECT / "docs" / "architecture.md").read_text().partition("## Packages")[2].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
-    return {row[0].strip("`"): row for row in rows}
+    return {row[0].strip("`"): row for row in rows if len(row) == 4}  # tables of other things have other columns
 
 
 def plant(root: Path, module: str, code: str) -> None:

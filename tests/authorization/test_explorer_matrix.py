@@ -406,8 +406,8 @@ def test_page(kind: str, row: Row, site: Site) -> None:
 def test_form(kind: str, action: str, site: Site) -> None:
     row = FORM_ROWS[kind, action]
     for caller in WRITERS:
-        allowed, error = is_allowed(row, caller), None
-        allowed = allowed or (row.names_nothing and caller.has_role_for([row.permission]))
+        error: SkiwayError | None = None
+        allowed = is_allowed(row, caller) or (row.names_nothing and caller.has_role_for([row.permission]))
         with unchanged(site.worlds, allowed=allowed, changes=row.changes):
             try:
                 shown = PAGES["POST", kind](site.visit(caller, row.names, form={"action": action, **row.fields}))
