@@ -152,7 +152,8 @@ def unit_test(call: Call, folder: Folder, target: Target = "", var: Variables = 
 
     project = read_project(_files(folder, target, var))
     results = list(run_unit_tests(project, SparkQueries(SparkPlace().session)))
-    call.print_rows(results, ["name", "model", "state", "problem"], empty="there are no unit tests")
+    shown = [{"name": each.name, "model": each.model, "state": each.state, "problem": each.problem} for each in results]
+    call.print_rows(shown, ["name", "model", "state", "problem"], empty="there are no unit tests")
     if any(each.problem for each in results):
         raise typer.Exit(1)
 
