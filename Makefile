@@ -26,9 +26,11 @@ native: setup  ## build the native transport of gRPC into .venv; needs cargo, an
 	$(BIN)/uv tool run --from 'maturin>=1.9,<2' maturin build --release --locked --manifest-path native/Cargo.toml --out native/target/wheels
 	$(BIN)/uv pip install --quiet --reinstall --no-deps native/target/wheels/*.whl
 
+NATIVE_TESTS := tests/foundation/test_transport.py tests/airport/server tests/rpc
+
 test-native: native  ## test the native transport: its own tests, what all transports have in common, and doors that use it
 	cargo test --release --quiet --locked --manifest-path native/Cargo.toml
-	SKIWAY__SERVER__TRANSPORT=native SKIWAY_TESTS=all $(BIN)/pytest -n 2 tests/foundation/test_transport.py tests/airport/server tests/rpc $(ARGS)
+	SKIWAY__SERVER__TRANSPORT=native SKIWAY_TESTS=$${SKIWAY_TESTS:-all} $(BIN)/pytest -n 2 $(NATIVE_TESTS) $(ARGS)
 
 # The demo needs a third of what tests need. Only `make setup` installs all of it, into the same environment. Each step can be interrupted.
 DEMO := $(VENV)/.demo$(if $(SPARK),-spark)

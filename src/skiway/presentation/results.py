@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from cachetools import LRUCache
 
 from skiway import __version__
-from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.client import AirportClient, Metastore
 from skiway.errors import InvalidArgument
 
@@ -245,6 +244,8 @@ def shown_rows(rows: pa.Table) -> dict[str, Any]:
 
 def shown_type(field: pa.Field) -> str:
     """The type of a column in DuckDB's words, or in Arrow's if DuckDB has none."""
+    from skiway.airport.wire.duckdb_sql import duckdb_type  # which loads pyarrow
+
     if pa.types.is_decimal256(field.type):
         return "HUGEINT"  # which `with_whole_numbers` has converted
     try:

@@ -9,7 +9,6 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
-from skiway.airport.wire.duckdb_sql import quoted_name
 from skiway.errors import NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -184,6 +183,8 @@ def duckdb_type(data_type: Any) -> str:
         case "map":
             return f"MAP({duckdb_type(data_type['key'])}, {duckdb_type(data_type['value'])})"
         case "struct":
+            from skiway.airport.wire.duckdb_sql import quoted_name  # which loads pyarrow
+
             members = (f"{quoted_name(each['name'])} {duckdb_type(each['type'])}" for each in data_type["fields"])
             return f"STRUCT({', '.join(members)})"
     return str(data_type.get("type")).upper()
