@@ -24,7 +24,7 @@ export function grid({ columns, rows }) {
     made.style.width = widths[place];
     return made;
   };
-  const head = element("div", { role: "row", class: "line top", "aria-rowindex": 1 }, cell("columnheader", "", 0));
+  const head = element("div", { role: "row", class: "line top", "aria-rowindex": 1 }, cell("columnheader", "#", 0));
   const seen = element("div", { class: "seen", role: "rowgroup" });
   const all = element("div", { role: "presentation" }, seen);
   const box = element("div", { class: "cells", role: "table", tabindex: 0, "aria-label": "Result", "aria-rowcount": rows + 1, "aria-colcount": columns.length + 1 }, element("div", { role: "rowgroup", class: "heading" }, head), all);
