@@ -66,5 +66,5 @@ def test_query(tab: Page, served: Server) -> None:
     tab.goto(f"{served.addresses['http']}/sql?catalog=lake&sql={SQL}")
     expect(tab.get_by_role("cell", name="2026-01-01").first).to_be_visible()
     tab.get_by_role("tab", name="Chart").click()
-    expect(tab.get_by_role("img", name="bar chart")).to_be_visible(timeout=20_000)
+    expect(tab.get_by_role("img", name="line chart of total by day, 90 points")).to_be_visible(timeout=20_000)
     keep(tab, "sql", 760)
