@@ -125,7 +125,7 @@ def test_reader_can_read_but_not_write(lake: Lake) -> None:
 def test_caller_without_table_permissions_sees_no_tables(lake: Lake) -> None:
     with lake.client() as db, lake.client(token="nothing") as restricted:
         filled(db)
-        assert [len(schema.tables) for schema in restricted.schemas()] == [0, 0, 0, 20]
+        assert [len(schema.tables) for schema in restricted.schemas()] == [0, 0, 0, 22]
         assert rows(restricted, "tables") == []
         assert rows(restricted, "plans") == []
         with pytest.raises(PermissionDenied):

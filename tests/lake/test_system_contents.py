@@ -171,11 +171,29 @@ def test_rows_of_events() -> None:
         "c",
         None,
         None,
+        None,
     )
     event.MergeFrom(
-        v1.Event(name="n", previous_name="p", snapshot_id=0, detail="d", caller="me", table_id="t", job_id="j")
+        v1.Event(
+            name="n", previous_name="p", snapshot_id=0, detail="d", caller="me", table_id="t", job_id="j", door="rest"
+        )
     )
-    assert administration._event_row(event) == (3, NOW, "table", "created", "o", "n", "p", 0, "d", "me", "c", "t", "j")
+    assert administration._event_row(event) == (
+        3,
+        NOW,
+        "table",
+        "created",
+        "o",
+        "n",
+        "p",
+        0,
+        "d",
+        "me",
+        "c",
+        "t",
+        "j",
+        "rest",
+    )
 
 
 def test_events_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:

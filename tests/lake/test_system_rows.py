@@ -99,7 +99,7 @@ def test_invalid_names_of_tables_are_rejected(name: str, message: str) -> None:
 @pytest.mark.parametrize("damage", ["", "its record is unreadable"])
 def test_current_snapshot_is_marked_even_if_it_is_damaged(now: int | None, is_current: bool, damage: str) -> None:
     shown = VisibleTable("s", v1.Table(display_name="t"))
-    found = _snapshot_row(shown, v1.Snapshot(snapshot_id=5, damage=damage), now)
+    found = _snapshot_row(shown, v1.Snapshot(snapshot_id=5, damage=damage), now, None)
     assert len(found) == len(snapshots.schema)
     row = dict(zip(snapshots.schema.names, found, strict=True))
     assert (row["snapshot_id"], row["parent_id"], row["is_current"]) == (5, None, is_current)

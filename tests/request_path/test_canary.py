@@ -116,9 +116,10 @@ def test_every_route(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_every_page_and_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skiway.web.app.PAGES", dict.fromkeys(PAGES, raising(FOREIGN[0])))
+    broken = raising(FOREIGN[0])
+    monkeypatch.setattr("skiway.web.app.PAGES", dict.fromkeys(PAGES, broken))
     monkeypatch.setattr(Explorer, "_check_form", lambda *_: None)
-    clients, ended = Clients(raising(FOREIGN[0]), raising(FOREIGN[0])), set[str]()
+    clients, ended = Clients(metastore=broken, airport=broken, location=broken, editor=broken), set[str]()
     app: Any = Explorer(clients, key=lambda: b"k" * 32, ended=ended)  # type: ignore[arg-type]
 
     async def visited() -> None:

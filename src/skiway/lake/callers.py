@@ -12,7 +12,7 @@ from contextvars import ContextVar, copy_context
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -144,7 +144,7 @@ class Callers:
                     call, rows=(served.rows_in, served.rows_out), sizes=(served.bytes_in, served.bytes_out)
                 )
                 if call.principal is not None and call.principal.account_id:
-                    realm = self._pipeline.access.realm_of(call.principal)
+                    realm = partial(self._pipeline.access.realm_of, call.principal)
                     self.history.add(realm, served, call, measures, running.began, failure)
 
     def authenticate(self, token: str | None) -> str:  # noqa: ARG002 - every header counts, not only the token

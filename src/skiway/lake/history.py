@@ -99,7 +99,7 @@ class QueryLog(Collector):
 
     def add(
         self,
-        realm: Realm,
+        realm: Callable[[], Realm],
         served: ServedCall,
         call: Call,
         measures: Measures,
@@ -111,7 +111,7 @@ class QueryLog(Collector):
             return
         query = _finished(served, call, measures, began, self._clock(), error)
         if query is not None:
-            self.put(realm, query)
+            self.put(realm(), query)
 
     def put(self, realm: Realm, query: FinishedQuery) -> None:
         """Add a query, or a part of one that is known already."""

@@ -13,13 +13,19 @@ class Entry:
     """A link to a page. `also` are kinds of pages that belong to it, which have no links of their own."""
 
     name: str
-    path: str
+    kind: str
+    """The first part of the path of the page; empty for the home page."""
     also: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Where the link leads."""
+        return f"/{self.kind}"
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The first parts of the paths of its pages."""
-        return (self.path.strip("/"), *self.also)
+        return (self.kind, *self.also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,35 +41,35 @@ OBJECTS: Final = ("catalogs", "tables", "views")
 """The kinds of pages about objects in the tree, whose names are in the paths."""
 
 GROUPS: Final = (
-    Group("Explore", "compass", (Entry("Home", "/", (*OBJECTS, "search")),)),
-    Group("SQL", "terminal", (Entry("Workbench", "/sql"),)),
+    Group("Explore", "compass", (Entry("Home", "", (*OBJECTS, "search")),)),
+    Group("SQL", "terminal", (Entry("Workbench", "sql"),)),
     Group(
         "Pipelines",
         "workflow",
-        (Entry("Pipelines", "/pipelines"), Entry("Connectors", "/connectors"), Entry("Jobs", "/jobs")),
+        (Entry("Pipelines", "pipelines"), Entry("Connectors", "connectors"), Entry("Jobs", "jobs")),
     ),
     Group(
         "Activity",
         "activity",
         (
-            Entry("Changes", "/events"),
-            Entry("Query history", "/history"),
-            Entry("Running queries", "/queries"),
-            Entry("Audit", "/audit"),
+            Entry("Changes", "events"),
+            Entry("Query history", "history"),
+            Entry("Running queries", "queries"),
+            Entry("Audit", "audit"),
         ),
     ),
     Group(
         "Operate",
         "sliders-horizontal",
         (
-            Entry("Health", "/health"),
-            Entry("Grants", "/access"),
-            Entry("Policies", "/policies"),
-            Entry("Webhooks", "/webhooks"),
-            Entry("Tokens", "/tokens"),
-            Entry("Accounts", "/accounts"),
-            *(Entry(resource.plural.capitalize(), f"/{resource.plural}") for resource in PLAIN),
-            Entry("Settings", "/settings"),
+            Entry("Health", "health"),
+            Entry("Grants", "access"),
+            Entry("Policies", "policies"),
+            Entry("Webhooks", "webhooks"),
+            Entry("Tokens", "tokens"),
+            Entry("Accounts", "accounts"),
+            *(Entry(resource.plural.capitalize(), resource.plural) for resource in PLAIN),
+            Entry("Settings", "settings"),
         ),
     ),
 )

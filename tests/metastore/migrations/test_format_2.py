@@ -27,7 +27,7 @@ from skiway.model import v1
 from skiway.security import MemorySecrets
 from skiway.storage import FORMAT_VERSION, StoreFormat, Stores, open_stores
 
-NEW_KINDS: frozenset[str] = frozenset()
+NEW_KINDS = frozenset({"branch"})
 """Kinds of records that were added after the archive was written."""
 
 REMOVED = {("skiway.v1.Webhook", "has_secret")}
