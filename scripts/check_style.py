@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SIZES: Final = runpy.run_path(str(Path(__file__).with_name("check_size.py")))
 LONGEST_SENTENCE: Final = 40
 LONGEST_PAGE: Final = 2500
-TOO_LONG: Final = frozenset({"pipelines.md"})
+TOO_LONG: Final = frozenset({"cli.md", "pipelines.md"})
 """Pages that are still longer. Remove them from here when they are shorter."""
 
 INSTEAD: Final = {

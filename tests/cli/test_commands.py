@@ -256,12 +256,15 @@ def test_gc_dry_run_lists_what_gc_then_deletes(home):
     dry = skiway("gc", "--dry-run", *swept)
     assert (dry.returncode, dry.stdout) == (0, f"pointer  {stray}\n")
     assert (
-        "would delete 0 transactions, 0 expired records, 1 pointer, 0 jobs, 0 secrets, 0 blobs and 0 files"
+        "would delete 0 transactions, 0 expired records, 1 pointer, 0 jobs, 0 secrets, 0 branches, 0 blobs and 0 files"
         in dry.stderr
     )
     real = skiway("gc", *swept)
     assert (real.returncode, real.stdout) == (0, f"pointer  {stray}\n")
-    assert "deleted 0 transactions, 0 expired records, 1 pointer, 0 jobs, 0 secrets, 0 blobs and 0 files" in real.stderr
+    assert (
+        "deleted 0 transactions, 0 expired records, 1 pointer, 0 jobs, 0 secrets, 0 branches, 0 blobs and 0 files"
+        in real.stderr
+    )
     assert skiway("gc", *swept).stdout == ""
 
 
@@ -293,7 +296,7 @@ def test_gc_leaves_the_warehouse_alone_if_the_settings_say_so(home):
         opened(Realm(stores, "default"), "tx", until=utc_now() - timedelta(minutes=1))
     ended = skiway("gc", "--home", home, "--set", "gc.warehouse.enabled=false")
     assert (ended.returncode, ended.stdout) == (0, "")
-    assert "skipped, because gc.warehouse.enabled is false: transactions, warehouse\n" in ended.stderr
+    assert "skipped, because gc.warehouse.enabled is false: transactions, branches, warehouse\n" in ended.stderr
 
 
 def test_gc_does_not_create_a_missing_home(home):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from skiway.cli.lake.pipelines import rendered
+from skiway.cli.lake.templates import rendered
 from skiway.errors import InvalidArgument
 from skiway.metastore.pipelines.projects import read_project
 

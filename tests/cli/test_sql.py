@@ -341,7 +341,6 @@ def test_views_are_created_replaced_and_dropped(run: Run, table: str) -> None:
         ("DROP SCHEMA lake.raw CASCADE", "skiway namespaces delete --cascade"),
         ("SELEC 1", "syntax error"),
         ("SELECT nope FROM lake.raw.people", "nope"),
-        ("SELECT * FROM people", "does not exist; did you mean lake.raw.people?"),
         ("SELECT * FROM nothing_like_it", "does not exist; write tables as catalog.schema.table"),
         ("INSERT INTO people VALUES (1)", "people is not a table of the lake: write catalog.schema.table"),
         ("INSERT INTO lake.raw.people VALUES (1, 'x')", "read-only"),
@@ -359,6 +358,16 @@ def test_unsupported_statement_is_rejected_without_changes(run: Run, statement: 
     assert expected_error in ended.err
     assert "Traceback" not in ended.err
     assert run("sql", "SELECT count(*) AS n FROM lake.raw.people", "-o", "json").json == [{"n": 3}]
+
+
+def test_name_without_its_schema_is_explained_with_the_full_name(run: Run) -> None:
+    assert run("sql", "CREATE SCHEMA lake.suggested").code == 0
+    assert run("sql", "CREATE TABLE lake.suggested.only_in_one_schema AS SELECT 1 AS id").code == 0
+    ended = run("sql", "SELECT * FROM only_in_one_schema")
+    assert (ended.code, ended.out) == (1, "")
+    assert "does not exist; did you mean lake.suggested.only_in_one_schema?" in ended.err
+    assert "Traceback" not in ended.err
+    assert run("namespaces", "delete", "lake.suggested", "--cascade").code == 0
 
 
 # --- where statements come from -----------------------------------------------------------------------------------

@@ -390,9 +390,10 @@ def test_all_commands_share_the_formats() -> None:
     assert len(formats) > 70
     assert {path: kinds for path, kinds in formats.items() if kinds != [Output]} == {path: [] for path in PROCESSES}
     sources = {file.name: file.read_text() for file in Path(output.__file__).parent.rglob("*.py")}
-    assert [name for name, text in sources.items() if re.search(r"^\s*(import|from) (csv|yaml)\b", text, re.M)] == [
-        "output.py"
-    ]
+    using = {name for name, text in sources.items() if re.search(r"^\s*(import|from) (csv|yaml)\b", text, re.M)}
+    assert using == {"output.py", "templates.py"}
+    # It renders the files of pipelines, whose project file is YAML, and prints nothing.
+    assert not re.search(r"\b(typer|print\w*|echo|stdout)\b", sources["templates.py"])
 
 
 def test_yaml_keeps_every_digit_and_quotes_what_looks_like_something_else(run: Run) -> None:

@@ -32,6 +32,35 @@ def test_catalogs_are_created_listed_shown_and_deleted(run: Run) -> None:
     assert "there is no catalog spare" in missing.err
 
 
+def test_branches_are_created_compared_merged_and_deleted(run: Run) -> None:
+    assert run("catalogs", "create", "trial").code == 0
+    made = run("branches", "create", "trial@dev", "--description", "for later")
+    assert (made.code, made.out) == (
+        0,
+        "created branch trial@dev; attach it in DuckDB as the catalog 'trial@dev'\n",
+    )
+    listed = run("branches", "list", "-o", "json").json
+    [branch] = [each for each in listed if each["name"].startswith("trial@")]
+    assert branch == run("branches", "get", "trial@dev", "-o", "json").json
+    assert (branch["name"], branch["state"], branch["is_tag"]) == ("trial@dev", "open", False)
+    assert (branch["description"], branch["damage"]) == ("for later", None)
+    unchanged = run("branches", "diff", "trial@dev")
+    assert (unchanged.code, unchanged.out, unchanged.err) == (0, "", "the branch has changed nothing\n")
+    changed = run("sql", 'CREATE SCHEMA "trial@dev".shop')
+    assert changed.code == 0, changed.err
+    for command in (("diff",), ("merge", "--dry-run")):
+        [change] = run("branches", command[0], "trial@dev", *command[1:], "-o", "json").json
+        assert (change["kind"], change["name"], change["action"]) == ("namespace", "shop", "created")
+        assert (change["plan"], change["conflict"]) == ("publish", "")
+        assert "shop" in run("branches", command[0], "trial@dev", *command[1:]).out
+    assert run("branches", "merge", "trial@dev").out == "merged 1 change of branch trial@dev\n"
+    assert run("branches", "get", "trial@dev", "-o", "json").json["state"] == "merged"
+    assert run("namespaces", "list", "trial", "-o", "json").json[0]["name"] == "trial.shop"
+    assert run("branches", "delete", "trial@dev").out == "deleted branch trial@dev\n"
+    assert run("branches", "list", "trial").err == "there are no branches\n"
+    assert run("catalogs", "delete", "trial", "--cascade").code == 0
+
+
 def test_statements_that_attach_catalogs_are_printed(run: Run, lake: Server) -> None:
     location = f"grpc://{lake.address}"
     run("catalogs", "create", "two words")

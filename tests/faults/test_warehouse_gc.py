@@ -74,7 +74,7 @@ def test_gc_command_lists_and_deletes_orphaned_files_while_a_server_runs(deploym
         dry_run = skiway("gc", "--dry-run", "--home", home)
         assert dry_run.returncode == 0, dry_run.stderr
         assert sorted(dry_run.stdout.splitlines()) == sorted(f"file  file://{path}" for path in orphaned)
-        assert "0 secrets, 0 blobs and 2 files" in dry_run.stderr
+        assert "0 secrets, 0 branches, 0 blobs and 2 files" in dry_run.stderr
         assert orphaned <= stored_files(deployment)
         done = skiway("gc", "--home", home)
         assert (done.returncode, done.stdout) == (0, dry_run.stdout)

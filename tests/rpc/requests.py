@@ -21,6 +21,7 @@ from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore import branches, connectors, jobs, managed, policies, quality, queries, webhooks
 from skiway.metastore.pipelines import api as pipelines
 from skiway.metastore.pipelines.inputs import owner_realm
+from skiway.metastore.resources import namespaces
 from skiway.metastore.transactions import staged_writes
 from skiway.metastore.webhooks import WebhookPlace
 from skiway.model import v1
@@ -115,6 +116,11 @@ def lake(factory: ResourceFactory, *, transaction_of: str | None = "everybody") 
     declared = v1.CreatePipelineRequest(spec=v1.PipelineSpec(files=FILES))
     pipeline = pipelines.CALLS.create(ann, declared).pipeline
     branches.create(factory.home, v1.CreateBranchRequest(name="lake@dev"))
+    opened = branches.on_branch(factory.home, warehouse(), "lake@dev")
+    assert opened is not None
+    on_branch, shown = opened
+    added = v1.NamespaceSpec(catalog_id=shown.resource_id, display_name="on_branch")
+    namespaces.create(on_branch, v1.CreateNamespaceRequest(spec=added))
     made = Lake(
         *(catalog, namespace, table, view, connector),
         job_id=job.job_id,

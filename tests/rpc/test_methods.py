@@ -24,7 +24,7 @@ OPERATIONS = sorted(METHODS)
 CODE = grpc.StatusCode
 CHANGING = (
     *("Create", "Update", "Delete", "Put", "Set", "Trigger", "Cancel", "Sync", "Begin", "Renew", "End", "Fetch"),
-    *("Add", "Revoke", "Append", "Commit", "Abort", "Start", "Check", "Redeliver"),
+    *("Add", "Revoke", "Append", "Commit", "Abort", "Start", "Check", "Redeliver", "Merge"),
 )
 ENGINE = {"x_engine_kind": "duckdb", "x_engine_version": "1.5.5"}
 

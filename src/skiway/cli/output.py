@@ -79,8 +79,9 @@ def discard_output() -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 file` or `1,200 files`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Return a number with its noun, such as `1 file`, `1,200 files` or `2 branches`."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 Row = Sequence[str | None]

@@ -147,7 +147,9 @@ class JobsGc:
 class WarehouseGc:
     """Garbage collection of unreferenced files of managed tables."""
 
-    enabled: bool = setting(True, FLAG, "Run the sweeps `transactions` and `warehouse` on servers and in `skiway gc`.")
+    enabled: bool = setting(
+        True, FLAG, "Run the sweeps `transactions`, `branches` and `warehouse` on servers and in `skiway gc`."
+    )
     tick_every: timedelta = setting(timedelta(hours=1), DURATION, "Interval between runs.")
     page_size: int = setting(20, COUNT, "Tables examined per page.")
     min_age_ms: int = setting(

@@ -10,7 +10,6 @@ import typer
 from skiway.cli.command import Call, command, confirm, group
 from skiway.cli.lake.resources import commands_for, state_of
 from skiway.cli.options import Description, Parent, Yes
-from skiway.cli.rendering import fields_of
 from skiway.errors import NotFound
 from skiway.foundation.causes import suggestion
 from skiway.foundation.resources import CATALOG, DESCRIPTION, NAMESPACE, PROPERTIES
@@ -208,9 +207,7 @@ def search(
 
 # -- branches ----------------------------------------------------------------------------------------------------------
 
-branches_app = typer.Typer(
-    help="Try changes of a catalog on a branch, compare them, and publish all of them at once.", no_args_is_help=True
-)
+branches_app = group("branches", "Try changes of a catalog on a branch, compare them, and publish all of them at once.")
 
 BranchName = Annotated[str, typer.Argument(metavar="BRANCH", help="The catalog and the branch, such as lake@dev.")]
 Conflicts = Annotated[
@@ -230,7 +227,7 @@ def create_branch(
 ) -> None:
     """Create a branch of a catalog as it is now. It copies no data."""
     made = call.lake.branches.create(name, description=description, is_tag=tag)
-    call.print_result(f"created branch {name}; attach it in DuckDB as the catalog '{name}'", _branch(made))
+    call.print_result(f"created branch {name}; attach it in DuckDB as the catalog '{name}'", _branch(name, made))
 
 
 @command(branches_app, "list")
@@ -238,13 +235,15 @@ def list_branches(
     call: Call, catalog: Annotated[str, typer.Argument(metavar="CATALOG", help="The catalog; by default all.")] = ""
 ) -> None:
     """List branches and tags."""
-    call.print_rows(call.lake.branches(catalog), _BRANCH_COLUMNS, empty="there are no branches")
+    parents = [catalog] if catalog else [each.name for each in call.lake.catalogs()]
+    records = (_branch(f"{parent}@{each.name}", each) for parent in parents for each in call.lake.branches(parent))
+    call.print_rows(records, _BRANCH_COLUMNS, empty="there are no branches")
 
 
 @command(branches_app, "get")
 def get_branch(call: Call, name: BranchName) -> None:
     """Show a branch."""
-    call.print_record(_branch(call.lake.branches.get(name)))
+    call.print_record(_branch(name, call.lake.branches.get(name)))
 
 
 @command(branches_app, "diff")
@@ -270,19 +269,22 @@ def merge_branch(
         _print_changes(call, list(done.changes))
         return
     count = len(done.changes)
-    call.print_result(f"merged {count} change{'' if count == 1 else 's'} of branch {name}", _branch(done.branch))
+    call.print_result(f"merged {count} change{'' if count == 1 else 's'} of branch {name}", _branch(name, done.branch))
 
 
 @command(branches_app, "delete")
 def delete_branch(call: Call, name: BranchName) -> None:
     """Delete a branch. What only it has is deleted later, because queries may still read it."""
     gone = call.lake.branches.delete(name)
-    call.print_result(f"deleted branch {name}", _branch(gone))
+    call.print_result(f"deleted branch {name}", _branch(name, gone))
 
 
-def _branch(branch: Branch) -> Mapping[str, Any]:
-    return fields_of(branch)
+def _branch(name: str, branch: Branch) -> Mapping[str, Any]:
+    """A branch in the output, with the name that other commands take."""
+    facts = picked(branch, "state", "is_tag", "description", "owner", "created_at", "merged_by")
+    return {"name": name, **facts, "damage": branch.damage or None}
 
 
 def _print_changes(call: Call, changes: list[BranchChange]) -> None:
-    call.print_rows(changes, _CHANGES, empty="the branch has changed nothing")
+    records = (picked(each, *_CHANGES, "previous_name", "rows_added", "rows_removed") for each in changes)
+    call.print_rows(records, _CHANGES, empty="the branch has changed nothing")
