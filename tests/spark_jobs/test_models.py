@@ -15,7 +15,7 @@ from metastore.pipelines.pipeline_lake import PipelineLake
 from metastore.pipelines.test_expectations import NOTES
 from metastore.pipelines.test_incremental import follow
 from metastore.resource_factory import ResourceFactory
-from skiway.cli.lake.pipelines import rendered_folder
+from skiway.cli.lake.templates import rendered_folder
 from skiway.metastore.pipelines.projects import read_project
 from skiway.spark_jobs.model_tests import run_unit_tests
 from skiway.spark_jobs.pipeline_queries import SparkQueries
