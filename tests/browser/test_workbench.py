@@ -18,10 +18,10 @@ SECONDS = 30_000
 
 
 def write(page: Page, sql: str) -> None:
-    """Type into the editor, as a person does with all keys."""
+    """Paste into the editor. Keys could accept completions, which arrive at any time: Enter and = do so in a list of them."""
     page.locator("#code .ace_text-input").focus()
     page.keyboard.press("Control+A")
-    page.keyboard.type(sql)
+    page.keyboard.insert_text(sql)
     page.keyboard.press("Escape")
 
 

@@ -10,6 +10,7 @@ import pytest
 from metastore.pipelines.pipeline_lake import PipelineLake
 from skiway.errors import Cancelled, InvalidArgument, Unavailable
 from skiway.metastore import quality
+from skiway.metastore.pipelines.models.expectations import SplitRows
 from skiway.metastore.pipelines.projects import read_project
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.model import v1
@@ -221,3 +222,11 @@ def test_mistakes_are_reported_with_file_and_line(notes: str, message: str) -> N
     with pytest.raises(InvalidArgument) as error:
         read_project(files)
     assert message in error.value.message
+
+
+def test_result_that_no_task_has_judged_breaks_no_rule() -> None:
+    """Spark runs no task for an empty result."""
+    found = SplitRows.all([], 2)
+    assert (found.rows, found.broken) == (0, (0, 0))
+    parts = [SplitRows(rows=3, broken=(1, 0)), SplitRows(rows=4, broken=(2, 1))]
+    assert SplitRows.all(parts, 2).broken == (3, 1)

@@ -377,7 +377,7 @@ class PipelineRun:
                 else:
                     rules = tuple((rule.name, rule.on_failure == "drop") for rule in table.rules)
                     aside = None if place.aside is None else place.aside.target
-                    found = SplitRows.all(result.written_by(Split(rules, place.main.target, aside)))
+                    found = SplitRows.all(result.written_by(Split(rules, place.main.target, aside)), len(rules))
         verdicts = verdicts_on(table.rules, found)
         ids = {name: read.state.table for name, read in decision.inputs.items() if read.rows is None}
         lineage = _lineage(decision, names)

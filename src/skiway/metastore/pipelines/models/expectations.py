@@ -116,14 +116,14 @@ class SplitRows:
     broken: tuple[int, ...] = ()
 
     @classmethod
-    def all(cls, parts: Iterable[SplitRows]) -> SplitRows:
-        """The parts together."""
+    def all(cls, parts: Iterable[SplitRows], rules: int) -> SplitRows:
+        """The parts together, with the counts of all rules. There may be none: Spark runs no task for an empty result."""
         made = list(parts)
         return cls(
             tuple(file for part in made for file in part.good),
             tuple(file for part in made for file in part.bad),
             sum(part.rows for part in made),
-            tuple(map(sum, zip(*(part.broken for part in made), strict=True))),
+            tuple(sum(part.broken[rule] for part in made) for rule in range(rules)),
         )
 
 
