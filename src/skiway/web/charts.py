@@ -18,8 +18,6 @@ GAP: Final = 1.0
 BOX: Final = 220
 SPACE: Final = 60
 ROW: Final = 36
-PLOT: Final = 480
-LINE: Final = 22
 MAX_LABEL: Final = 30
 
 
@@ -91,20 +89,14 @@ def _dot(point: str, label: str, value: float) -> Markup:
     return Markup('<path class="dot" d="M{}h0"><title>{}: {}</title></path>').format(place, label, f"{value:,.10g}")
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", kind: str = "") -> Markup:
-    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}<title>{}</title></text>').format(
-        kind, x, y, anchor, _label(text), text
+def _text(x: float, y: float, text: str, *, anchor: str = "start") -> Markup:
+    return Markup('<text x="{}" y="{}" text-anchor="{}">{}<title>{}</title></text>').format(
+        x, y, anchor, _label(text), text
     )
 
 
 def _label(text: str) -> str:
     return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
-
-
-def _plot(label: str, width: float, height: float, drawn: Sequence[Markup]) -> Markup:
-    return Markup('<svg class="flow" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
-        label, width, height, Markup("").join(drawn)
-    )
 
 
 def graph(layers: Sequence[Sequence[str]], tables: Sequence[Mapping[str, Any]]) -> Markup:
