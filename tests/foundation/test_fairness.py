@@ -26,8 +26,14 @@ def test_a_quiet_lane_does_not_wait_for_a_busy_one() -> None:
 
 
 def test_a_lane_never_uses_all_threads() -> None:
-    threads, go = FairThreads(4, "test", per_lane=lane_share(4)), threading.Event()
-    busy = [threads.submit("busy", lambda: go.wait(200)) for _ in range(50)]
+    threads, go, started = FairThreads(4, "test", per_lane=lane_share(4)), threading.Event(), threading.Semaphore(0)
+
+    def wait_for_go() -> bool:
+        started.release()
+        return go.wait(200)
+
+    busy = [threads.submit("busy", wait_for_go) for _ in range(50)]
+    assert all(started.acquire(timeout=200) for _ in range(3))
     assert threads.submit("quiet", lambda: "answered").result(timeout=200) == "answered"
     assert sum(each.running() for each in busy) == 3
     go.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,11 +11,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from sandbox.running_queries import result
 from skiway.errors import LimitExceeded, Unavailable
-from skiway.sandbox import Sandbox, processes
+from skiway.sandbox import Sandbox, processes, query_worker
 from skiway.sandbox.processes import OUT_OF_MEMORY
 from skiway.sandbox.queries import Queries
 
@@ -142,3 +144,24 @@ def test_watchdog_of_a_call_does_not_stop_the_next_one(monkeypatch: pytest.Monke
     expire[-1]()
     sandbox.run(["SELECT 1"])
     assert processes._pool(200_000_000, 2)._idle[-1] is worker
+
+
+def test_internal_error_of_duckdb_is_not_an_error_of_the_query(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of windows over few rows, which depend on the order of DuckDB's threads."""
+
+    def failing(*_: object) -> None:
+        raise duckdb.InternalException("INTERNAL Error: Attempted to access index 0\n\nStack Trace:\n\n0 duckdb")
+
+    sent = io.BytesIO()
+    monkeypatch.setattr(query_worker, "_run", failing)
+    query_worker._answer(None, {"sql": "SELECT 1"}, [], sent)  # type: ignore[arg-type]
+    sent.seek(0)
+    frame = processes.read_frame(sent.read, 1 << 20)
+    process = queries.start()
+    monkeypatch.setattr(process, "_frame", lambda: frame)
+    with pytest.raises(Unavailable, match=r"DuckDB failed .*: INTERNAL Error: Attempted to access index 0: try again"):
+        result(process, "SELECT 1 AS one")
+    process.close()
+    assert not process.is_alive

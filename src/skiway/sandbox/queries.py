@@ -389,6 +389,9 @@ class QueryProcess:
         self._scans.check()
         if kind == b"M":
             return self._too_large()
+        if kind == b"F":
+            found = payload.decode("utf-8", "replace")
+            return Unavailable(f"DuckDB failed while it ran the query: {found}: try again", key="sql.ended")
         return InvalidArgument(payload.decode("utf-8", "replace") or "invalid SQL", key="sql.invalid")
 
     def _ended(self) -> SkiwayError:

@@ -104,6 +104,8 @@ def _answer(databases: Databases, header: Mapping[str, Any], parts: Sequence[byt
         write_frame(responses, b"M", b"")
     except Refused as error:
         write_frame(responses, b"E", str(error).encode())
+    except (duckdb.InternalException, duckdb.FatalException) as error:
+        write_frame(responses, b"F", shown_error(error).encode())
     except (duckdb.Error, pa.ArrowException, OSError, EOFError) as error:
         is_memory = str(error).startswith("Out of Memory Error")  # of Arrow, which DuckDB reports as its own error
         write_frame(responses, *((b"M", b"") if is_memory else (b"E", shown_error(error).encode())))

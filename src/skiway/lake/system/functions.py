@@ -273,12 +273,13 @@ def _ranges(table: str, column: str, number: str, bins: int) -> str:
         WITH read AS (SELECT CAST({column} AS {number}) AS value FROM {table}),
         finite AS (SELECT value FROM read WHERE isfinite(value)),
         bounds AS (SELECT equi_width_bins(min(value), max(value), {bins}, true) AS ends FROM finite),
+        filled AS (SELECT histogram(value, (SELECT coalesce(ends, []) FROM bounds)) AS bins FROM finite),
         bins AS (
-            SELECT unnest(map_entries(histogram(value, (SELECT coalesce(ends, []) FROM bounds)))) AS bin FROM finite
+            SELECT unnest([NULL] || map_keys(bins)[:-2]) AS lower, unnest(map_keys(bins)) AS upper,
+                unnest(map_values(bins)) AS count FROM filled
         ),
         counted AS (
-            SELECT 'range' AS kind, lag(bin.key) OVER (ORDER BY bin.key) AS lower, bin.key AS upper, bin.value AS count
-            FROM bins
+            SELECT 'range' AS kind, lower, upper, count FROM bins
             UNION ALL SELECT 'not finite', NULL, NULL, count(*) FROM read WHERE NOT isfinite(value)
             UNION ALL SELECT 'null', NULL, NULL, count(*) FROM read WHERE value IS NULL
         ) {_SHOWN} ORDER BY kind = 'null', kind = 'not finite', counted.upper
@@ -299,8 +300,9 @@ def _values(table: str, column: str, bins: int) -> str:
     """  # noqa: S608 - all names are quoted
 
 
+# Without window functions: in DuckDB 1.5, a window over few rows sometimes fails when several threads run it.
 _SHOWN: Final = f"""
     SELECT kind, CAST(lower AS VARCHAR) AS lower, CAST(upper AS VARCHAR) AS upper, CAST(count AS BIGINT) AS count,
-        count / sum(count) OVER () AS share, rtrim(bar(count, 0, max(count) OVER (), {_BAR})) AS bar
+        count / (SELECT sum(count) FROM counted) AS share, rtrim(bar(count, 0, (SELECT max(count) FROM counted), {_BAR})) AS bar
     FROM counted WHERE count > 0
 """  # noqa: S608 - no names of callers
