@@ -1,4 +1,4 @@
-"""Write the generated pages of the documentation: settings, metrics, commands, RPCs, errors and threats.
+"""Write what is generated in the documentation: settings, metrics, commands, RPCs, errors, threats, and parts of other pages.
 
 Figures of benchmarks are written by `python -m bench.page`, the versions in compatibility.md by `make compatibility`, and the matrix
 in formats.md by `python -m formats.feature_matrix`.
@@ -16,15 +16,21 @@ from typing import Any, Final
 
 import typer.main
 
+from skiway.airport.wire.duckdb_sql import duckdb_type
 from skiway.cli.app import LAKE, SERVER, app
 from skiway.config import Setting, describe
 from skiway.foundation.doors import EXPLANATIONS, statuses
+from skiway.lake.system.schema import SystemSchema
+from skiway.model import v1
+from skiway.rest.app import ROUTES
 from skiway.rpc.services import all_services
 from skiway.telemetry.definitions import METRICS, Metric, prometheus_name
 
 PROJECT: Final = Path(__file__).parents[1]
 DOCS: Final = PROJECT / "docs"
 THREATS: Final = PROJECT / "tests" / "security" / "threats.toml"
+NO_LAKE: Final[Any] = None
+"""Stands for a lake where only names and comments are read."""
 
 TOPICS: Final = {
     "server": (
@@ -157,6 +163,46 @@ def threats_page() -> str:
     return page("Threats", about, "\n".join(parts))
 
 
+def system_tables() -> str:
+    """The tables of the schema `skiway`, with their columns."""
+    parts = []
+    for each in SystemSchema(NO_LAKE, v1.Catalog(), NO_LAKE).tables():
+        columns = ", ".join(f"`{field.name}` {duckdb_type(field)}" for field in each.schema)
+        parts.append((f"`{each.name}`", each.comment, columns))
+    return table(("table", "contents", "columns"), iter(parts))
+
+
+def system_functions() -> str:
+    """The functions of the schema `skiway`."""
+    functions = SystemSchema(NO_LAKE, v1.Catalog(), NO_LAKE).table_functions()
+    rows = sorted((f"`{each.name}`", re.sub(r"[a-z_]+\(.*?\)(?=[.,; ]|$)", r"`\g<0>`", each.comment)) for each in functions)
+    return table(("function", "what it does"), iter(rows))
+
+
+def endpoints() -> str:
+    """The routes of Iceberg REST."""
+    routes = ((f"`{route.endpoint}`", f"`{route.permissions[0]}`") for route in ROUTES if route.permissions)
+    return table(("endpoint", "permission"), routes)
+
+
+def parts() -> Mapping[Path, str]:
+    """The pages with generated parts, as they should be."""
+    schema, rest = DOCS / "reference" / "system-schema.md", DOCS / "reference" / "rest.md"
+    return MappingProxyType(
+        {
+            schema: with_part(with_part(schema.read_text(), "tables", system_tables()), "functions", system_functions()),
+            rest: with_part(rest.read_text(), "endpoints", endpoints()),
+        }
+    )
+
+
+def with_part(text: str, name: str, content: str) -> str:
+    """The text with this content between the markers of this name."""
+    begin, end = f"<!-- {name}: generated, do not edit -->", f"<!-- end of {name} -->"
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n\n{content.strip()}\n\n{end}{rest.partition(end)[2]}"
+
+
 def pages() -> Mapping[Path, str]:
     """The pages as they should be."""
     reference = DOCS / "reference"
@@ -173,5 +219,5 @@ def pages() -> Mapping[Path, str]:
 
 
 if __name__ == "__main__":
-    for path, text in pages().items():
+    for path, text in {**pages(), **parts()}.items():
         path.write_text(text)

@@ -14,7 +14,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTA
 
 
 def test_examples_print_the_output_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 3
     names: dict[str, object] = {}
     with started(tmp_path / "home") as server:
         for code, printed in EXAMPLES:

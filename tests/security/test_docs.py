@@ -32,7 +32,7 @@ def test_examples_print_what_the_page_shows(code, printed, capsys):
 
 
 def test_every_python_block_is_run():
-    assert len(EXAMPLES) == PAGE.count("```python") == 4
+    assert len(EXAMPLES) == PAGE.count("```python") == 2
     assert MASK in EXAMPLES[0][1]
 
 

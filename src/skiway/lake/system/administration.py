@@ -43,7 +43,7 @@ COLUMNS: Final = frozenset(("time", "operation", "subject", "account_id", "outco
 
 
 @system_table(
-    "the newest calls of the account on this server",
+    "the newest calls of the account on this server, for its administrators",
     "time timestamp, category text, operation text, caller text, outcome text, duration_ms double, "
     "correlation_id text, details text",
 )
@@ -143,7 +143,8 @@ _STATEMENTS: Final = (
 
 
 @system_table(
-    "running statements, transactions, and leases on snapshots",
+    "running statements of this server, transactions with several statements, and leases on snapshots: "
+    "the caller's own, or for administrators those of the account",
     "query_id text, kind text, state text, caller text, operation text, statements integer, "
     "tables leased_table[], started_at timestamp, last_used_at timestamp, expires_at timestamp",
 )
@@ -212,7 +213,7 @@ class EndQueryFunction(ActingFunction):
 
 
 @system_table(
-    "how often tables were read and written, by day",
+    "how often a table was read and written on each of the last 90 days; callers only for administrators",
     "schema_name text, table_name text, day date, reads bigint, writes bigint, bytes_read bigint, "
     "columns text->bigint, callers text->bigint",
 )
@@ -233,7 +234,7 @@ def usage(scan: SystemScan) -> Iterator[Row]:
 
 
 @system_table(
-    "from which tables tables were written",
+    "from which tables a table was written in the last 90 days, by a statement, a transaction or a pipeline",
     "schema_name text, table_name text, source_catalog text, source_schema text, source_table text, "
     "writes bigint, first_day date, last_day date, columns text->text[]",
 )
@@ -284,7 +285,7 @@ def reports(scan: SystemScan) -> Iterator[Row]:
 
 
 @system_table(
-    "which rows and values callers do not see",
+    "which rows and values callers do not see, for those who manage policies",
     "policy_name text, policy_id text, rule text, expression text, columns text[], tags text[], "
     "subjects text[], exceptions text[], object_ids text[], comment text, created_at timestamp, "
     "updated_at timestamp, damage text",
@@ -320,7 +321,7 @@ def _policy_row(policy: v1.Policy) -> Row:
 
 
 @system_table(
-    "the access tokens of the account",
+    "the access tokens of the account without their texts, for its administrators",
     "name text, id text, roles text[], state text, expires_at timestamp, last_used_at timestamp",
 )
 def tokens(scan: SystemScan) -> Iterator[Row]:
@@ -341,7 +342,10 @@ _OF_CALLERS: Final = ("quotas", "query", "sql", "idempotency", "events")
 """The sections that limit what callers do. The others describe the machines, addresses and folders of the operator."""
 
 
-@system_table("the settings of this server", "key text, value text, default text, description text")
+@system_table(
+    "the settings of this server without secrets: all for operators, limits for administrators of accounts",
+    "key text, value text, default text, description text",
+)
 def settings(scan: SystemScan) -> Iterator[Row]:
     """All settings for operators, the limits of callers for administrators of accounts, and nothing for all others."""
     callers = scan.context.callers

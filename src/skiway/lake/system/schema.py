@@ -146,7 +146,7 @@ def _repeated(counts: Mapping[str, int]) -> pa.ChunkedArray:
 
 
 @system_table(
-    "synchronisation jobs, newest first",
+    "synchronisation jobs, the newest first, with the errors of their tables",
     "job_id text, connector text, state text, message text, attempt integer, tables_scanned bigint, "
     "tables_changed bigint, errors bigint, created_at timestamp, started_at timestamp, finished_at timestamp, "
     "next_attempt_at timestamp, table_errors text->text, damage text",
@@ -176,7 +176,7 @@ _COUNTS: Final = (*("files_considered", "files_read", "files_pruned"), *("bytes_
 
 
 @system_table(
-    "recent scans of this server, and what their filters pruned",
+    "recent scans of this server: what their filters pruned, and whether the server or the client read the files",
     "planned_at timestamp, subject text, schema_name text, table_name text, snapshot_id bigint, filter text, "
     "columns text[], files_considered bigint, files_read bigint, files_pruned bigint, "
     "bytes_considered bigint, bytes_read bigint, endpoints integer, reader text",
@@ -206,7 +206,7 @@ def plans(scan: SystemScan) -> Iterator[Row]:
 
 
 @system_table(
-    "the views of this catalog",
+    "views: their SQL by dialect, their columns, and what they read",
     "schema_name text, view_name text, view_id text, sql text->text, columns text[], reads text[], "
     "rights text, definer text, comment text, created_at timestamp, updated_at timestamp, damage text",
 )

@@ -57,7 +57,7 @@ def refresh(call: Effect) -> Row:
 
 
 @effect(
-    "Computes statistics of a table with Spark, in the background: profile('s.t', full => true, wait_s => 600).",
+    "Computes statistics of a table, in the background: profile('s.t', full => true, wait_s => 600).",
     "name text, full? boolean, wait_s? double",
     _JOB,
 )
@@ -223,7 +223,7 @@ def _with_name(call: Effect, changes: Changes, name: str, producer: Callable[[in
 
 
 @effect(
-    "Restores the table with this name that was dropped last: undrop('s.t').",
+    "Restores the table with this name that was dropped last, within three days, without its statistics and grants: undrop('s.t').",
     "name text",
     "table text, snapshot_id bigint, snapshots bigint",
     permission="table.write",

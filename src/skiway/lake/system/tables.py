@@ -193,7 +193,7 @@ def enum_name(kind: Any, number: int, prefix: str) -> str:
 
 
 @system_table(
-    "the tables of this catalog",
+    "managed and mirrored tables, with their format, connector, current snapshot and size",
     "schema_name text, table_name text, table_id text, kind text, format text, connector text, "
     "current_snapshot_id bigint, row_count bigint, row_count_is_bound boolean, file_count bigint, "
     "size_bytes bigint, comment text, created_at timestamp, updated_at timestamp, problem text, damage text",
@@ -237,7 +237,7 @@ def _connector(realm: Realm, connector_id: str) -> str | None:
 
 
 @system_table(
-    "their columns",
+    "the columns of the tables",
     "schema_name text, table_name text, column_name text, ordinal integer, column_id bigint, type text, "
     "is_nullable boolean, comment text, damage text",
 )
@@ -271,7 +271,7 @@ def _type(field: pa.Field) -> str:
 
 
 @system_table(
-    "their snapshots",
+    "the snapshots of the tables, with their operation, summary, branches and tags",
     "schema_name text, table_name text, snapshot_id bigint, parent_id bigint, is_current boolean, "
     "created_at timestamp, ingested_at timestamp, sequence_number bigint, schema_id integer, operation text, "
     "summary text->text, names text[], damage text",
@@ -323,7 +323,7 @@ _CONTENTS: Final = ["", "data", "position_deletes", "equality_deletes"]
 
 
 @system_table(
-    "the files of their current snapshots",
+    "the files of current snapshots",
     "schema_name text, table_name text, snapshot_id bigint, path text, format text, content text, "
     "row_count bigint, size_bytes bigint, partition text, sequence_number bigint, damage text",
 )
@@ -371,7 +371,7 @@ def _file_rows(shown: VisibleTable, snapshot_id: int, found: pa.Table) -> pa.Tab
 
 
 @system_table(
-    "the statistics of their columns",
+    "the statistics of columns, and of nested fields such as tags.element",
     "schema_name text, table_name text, snapshot_id bigint, column_id bigint, column_name text, type text, "
     "value_count bigint, null_count bigint, nan_count bigint, distinct_count double, min text, max text, "
     "damage text",
@@ -397,7 +397,7 @@ def _column_row(column: v1.ColumnStats) -> Row:
 
 
 @system_table(
-    "the statistics of their columns in earlier snapshots",
+    "the statistics of columns in profiled snapshots, also in expired ones, the newest first",
     "schema_name text, table_name text, snapshot_id bigint, snapshot_created_at timestamp, "
     "profiled_at timestamp, column_id bigint, column_name text, type text, value_count bigint, "
     "null_count bigint, nan_count bigint, distinct_count double, min text, max text, quantiles text->text, "
@@ -423,7 +423,7 @@ def _spread(column: v1.ColumnStats) -> tuple[Any, Any]:
 
 
 @system_table(
-    "the partitions of their current snapshots",
+    "the partitions of current snapshots; their rows include deleted ones",
     "schema_name text, table_name text, snapshot_id bigint, spec_id integer, partition text, "
     "row_count bigint, size_bytes bigint, data_file_count bigint, delete_file_count bigint, damage text",
 )
@@ -441,7 +441,7 @@ def _partition_rows(shown: VisibleTable, snapshot_id: int, listed: pa.Table) -> 
 
 
 @system_table(
-    "quality rules of their data, and the newest results",
+    "quality rules, with their newest results",
     "schema_name text, table_name text, rule_name text, rule_id text, kind text, expected text, "
     "severity text, status text, method text, observed text, message text, snapshot_id bigint, "
     "checked_at timestamp, job_id text, comment text, damage text",
