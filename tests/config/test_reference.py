@@ -21,8 +21,10 @@ REQUIRED = Path(__file__).with_name("required_settings.txt").read_text().splitli
 
 
 def test_generated_pages_are_up_to_date():
-    pages = runpy.run_path(str(PROJECT / "scripts" / "write_references.py"))["pages"]()
-    outdated = [str(path) for path, text in pages.items() if not path.exists() or path.read_text() != text]
+    script = runpy.run_path(str(PROJECT / "scripts" / "write_references.py"))
+    pages = script["pages"]()
+    written = {**pages, **script["parts"]()}
+    outdated = [str(path) for path, text in written.items() if not path.exists() or path.read_text() != text]
     assert outdated == [], "run: .venv/bin/python scripts/write_references.py"
     of_runs = {REFERENCE / "benchmarks.md", REFERENCE / "compatibility.md"}
     marked = {page for page in REFERENCE.glob("*.md") if "<!-- page: generated" in page.read_text()}

@@ -6,25 +6,11 @@ import doctest
 import re
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
-
 from skiway.formats.opening import KINDS
 from skiway.security.source_access import access
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "docs" / "formats.md").read_text()
-
-
-def test_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "data").mkdir()
-    pq.write_table(pa.table({"id": [1], "name": ["Ada"]}), tmp_path / "data" / "people.parquet")
-    monkeypatch.chdir(tmp_path)
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(example, {})
-    assert "[()] ['people']" in (printed := capsys.readouterr().out)
-    assert "Ada" in printed
 
 
 def test_every_error_key_is_on_the_page() -> None:

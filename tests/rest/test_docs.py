@@ -21,30 +21,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "rest.md").read_text()
 REFERENCE = (DOCS / "reference" / "rest.md").read_text()
 SUITES = (DOCS / "reference" / "iceberg-suites.md").read_text()
-CLIENT, SERVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(CLIENT,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_client_example_prints_the_shown_output(rest_server: RestServer, capsys: pytest.CaptureFixture[str]) -> None:
     rest_server.callers.known["None"] = rest_server.callers.known["anybody"]  # what PyIceberg sends without a token
     exec(CLIENT.replace("http://127.0.0.1:8181/iceberg", rest_server.uri), {})
     assert capsys.readouterr().out in PAGE
-
-
-def test_server_example_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {}
-    exec(SERVER.replace("/tmp/warehouse", str(tmp_path)), names)
-    with names["stores"]:
-        try:
-            with listening(names["iceberg"]) as uri:
-                exec(CLIENT.replace("http://127.0.0.1:8181/iceberg", uri), {})
-        finally:
-            names["iceberg"].close()
-    assert capsys.readouterr().out in PAGE
-
-
-def test_every_endpoint_is_on_the_page_with_its_permission() -> None:
-    rows = re.findall(r"^\| `([A-Z]+ (?:/polaris)?/v1\S*)` \| `(\S+)` \|$", REFERENCE, re.MULTILINE)
-    assert rows == [(route.endpoint, route.permissions[0]) for route in ROUTES if route.permissions]
 
 
 def test_every_error_is_on_the_page() -> None:

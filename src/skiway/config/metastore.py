@@ -235,9 +235,9 @@ class Profiles:
 
 @section
 class Quality:
-    """Repeated checks of quality rules that need no profile: freshness, row counts and schemas."""
+    """Repeated checks of quality rules, also of those that need a profile and have no result for the current snapshot."""
 
-    enabled: bool = setting(True, FLAG, "Check these rules regularly, in addition to the checks after profiles.")
+    enabled: bool = setting(True, FLAG, "Check quality rules regularly, in addition to the checks after profiles.")
     tick_every: timedelta = setting(timedelta(minutes=5), DURATION, "Interval between runs.")
     page_size: int = setting(100, COUNT, "Rules checked per page.")
     max_tick_millis: int = setting(10_000, COUNT, "Time limit of a run.")

@@ -58,22 +58,6 @@ def test_the_example_with_sqlite() -> None:
     assert len(items(SimpleNamespace(filter=filters.Filter()))) == 2
 
 
-def test_the_example_with_iceberg_filters() -> None:
-    events = example_with("def events(scan, table)")["events"]
-    seen: list[str] = []
-
-    class Table:
-        def schema(self) -> None:
-            return None
-
-        def scan(self, row_filter: object) -> Any:
-            seen.append(str(row_filter))
-            return SimpleNamespace(to_arrow_batch_reader=lambda: "rows")
-
-    assert events(scan_for("id", "INTEGER", 5), Table()) == "rows"
-    assert seen == ["EqualTo(term=Reference(name='id'), literal=LongLiteral(5))"]
-
-
 def test_the_figures_are_those_of_the_committed_list() -> None:
     supported = json.loads((HERE / "kept.json").read_text()).values()
     for encoders in (("sql", "arrow", "iceberg"), ("postgres", "sqlite", "generic")):

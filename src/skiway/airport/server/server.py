@@ -64,16 +64,22 @@ class Server:
     """Serves catalogs on one address, from `start` (or `with`) on.
 
     `catalogs` is one catalog, several, or a function from a name to a catalog, which is called for every request. A
-    `Catalogs` can also list the names.
+    `Catalogs` can also list the names. `auth` authenticates callers; None admits everybody. `actions` are functions by
+    name, which clients can call.
 
-    `port=0` picks a free port; `location` has the result. A port in use is an error, unless `share_port` lets several
-    processes listen on it; these need the same `ticket_key`. Addresses other than loopback need `tls` or
-    `insecure=True`.
+    `port=0` picks a free port; `location` has the result. The `host` `unix:/path` is a socket. A port in use is an error,
+    unless `share_port` lets several processes listen on it; these need the same `ticket_key`, which signs tickets.
+    Addresses other than loopback need `tls` or `insecure=True`.
 
     `public_location` is the address in endpoints, for clients that reach the data under another address; by default
-    clients reuse their connection.
+    clients reuse their connection. A scan can be started for `ticket_ttl_s` after it was planned. Clients run only
+    `allowed_functions` for table references, by default those that read files.
 
-    `transactions` are those of all catalogs that have none of their own.
+    `limits` is the number of concurrent calls, scans and exchanges, and `max_message_bytes` the size of a received message.
+    Memory comes from `memory_pool`, by default that of Arrow. `stop` waits for `drain_s` for running calls.
+
+    `transactions` are those of all catalogs that have none of their own. With `auto_commit` and `auto_rollback`, a writing
+    statement ends its transaction.
 
     `lane_of` is a function from the headers of a call to its lane: callers in different lanes take turns, and none gets all
     threads. Without it, calls are served in the order in which they arrive.
@@ -81,7 +87,8 @@ class Server:
     `transport` serves gRPC: `native` is faster and needs the distribution `skiway-native`, and `auto` is the native one if it is installed.
 
     Each of `observers` is called with every call, and returns a context manager that is entered around it: see
-    `ServedCall`. Callers never see the text of exceptions other than those of `skiway.errors`, unless `debug` is set.
+    `ServedCall`. Callers never see the text of exceptions other than those of `skiway.errors`, unless `debug` is set. The
+    `logger` has them, at `log_level`; it is `skiway.airport` by default.
     """
 
     def __init__(

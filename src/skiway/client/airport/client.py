@@ -30,8 +30,9 @@ class AirportClient(Definitions):
     """A catalog of an Airport server, attached as DuckDB attaches it: the same calls with the same headers.
 
     `location` is `grpc://host:port`, `grpc+tls://…`, `grpc+unix:///path`, or all in one as in DuckDB:
-    `grpc://host:port/catalog?auth_token=…`. The client connects at the first call. Calls have no deadline unless
-    `timeout_s` sets one, which then includes the whole stream of a scan. With `token_on_scans=False` the token is sent
+    `grpc://host:port/catalog?auth_token=…`. Without a name, `catalog` is the server's default. `tls` has PEM files. The client
+    connects at the first call. Calls have no deadline unless
+    `timeout_s` sets one, which then includes the whole stream of a scan. The largest accepted message has `max_message_bytes`. With `token_on_scans=False` the token is sent
     with calls about the catalog only, as DuckDB does with a token that was given to ATTACH. A `token` can be a function,
     which is called for every call.
 
@@ -39,7 +40,8 @@ class AirportClient(Definitions):
     `trusted=False` it validates what it receives and raises `PermissionDenied` instead of connecting to another place.
 
     With `brief`, a scan outside of a transaction leaves out two calls that DuckDB makes: it asks neither for the version of the
-    catalog nor for a transaction of its own.
+    catalog nor for a transaction of its own. The server shows the name of the program, `engine`, with its queries. `ids` makes
+    trace ids, for tests.
 
     Tables and functions are named `"schema.table"`, with double quotes where needed (`'csv."two words"'`), or by a tuple of
     both. Names are case-insensitive. All methods raise

@@ -48,7 +48,11 @@ class Metastore:
     ...     for table in lake.tables("lake.sales"):
     ...         print(table.name, table.stats.row_count)
 
-    The client is thread-safe and connects at the first call.
+    The client is thread-safe and connects at the first call. `target` is `host:port`, or a location such as
+    `grpc+tls://host:port`. `token` is sent with every call, or the result of a function. `account` names the account, if the
+    server requires no token. `headers` are those of every call. `tls` has PEM files, by default gRPC's root certificates.
+    `timeout_s` is the deadline of a call including its `retries`; uploads have a longer one. The largest accepted response has
+    `max_message_bytes`. `ids` makes correlation ids and idempotency keys, for tests.
     """
 
     accounts = Part(Accounts)
