@@ -175,7 +175,7 @@ def system_tables() -> str:
 def system_functions() -> str:
     """The functions of the schema `skiway`."""
     functions = SystemSchema(NO_LAKE, v1.Catalog(), NO_LAKE).table_functions()
-    rows = sorted((f"`{each.name}`", re.sub(r"[a-z_]+\(.*?\)(?=[.,; ]|$)", r"`\g<0>`", each.comment)) for each in functions)
+    rows = sorted((f"`{each.name}`", re.sub(rf"{each.name}\(.*\)", r"`\g<0>`", each.comment)) for each in functions)
     return table(("function", "what it does"), iter(rows))
 
 
@@ -190,7 +190,9 @@ def parts() -> Mapping[Path, str]:
     schema, rest = DOCS / "reference" / "system-schema.md", DOCS / "reference" / "rest.md"
     return MappingProxyType(
         {
-            schema: with_part(with_part(schema.read_text(), "tables", system_tables()), "functions", system_functions()),
+            schema: with_part(
+                with_part(schema.read_text(), "tables", system_tables()), "functions", system_functions()
+            ),
             rest: with_part(rest.read_text(), "endpoints", endpoints()),
         }
     )

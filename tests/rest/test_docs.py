@@ -6,15 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from iceberg_kit.results import excluded
-from rest.rest_server import RestServer, listening
+from rest.rest_server import RestServer
 from skiway.foundation.doors import MAX_HEADER_LENGTH
 from skiway.rest import RestOptions
-from skiway.rest.app import ROUTES
 from skiway.rest.errors import BY_CLASS, BY_KEY, MISSING
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -31,10 +31,10 @@ class AirportClient(Definitions):
 
     `location` is `grpc://host:port`, `grpc+tls://…`, `grpc+unix:///path`, or all in one as in DuckDB:
     `grpc://host:port/catalog?auth_token=…`. Without a name, `catalog` is the server's default. `tls` has PEM files. The client
-    connects at the first call. Calls have no deadline unless
-    `timeout_s` sets one, which then includes the whole stream of a scan. The largest accepted message has `max_message_bytes`. With `token_on_scans=False` the token is sent
-    with calls about the catalog only, as DuckDB does with a token that was given to ATTACH. A `token` can be a function,
-    which is called for every call.
+    connects at the first call. Calls have no deadline unless `timeout_s` sets one, which then includes the whole stream of a
+    scan. The largest accepted message has `max_message_bytes`. With `token_on_scans=False` the token is sent with calls about
+    the catalog only, as DuckDB does with a token that was given to ATTACH. A `token` can be a function, which is called for
+    every call.
 
     The client follows a server to other servers, files and web addresses, and does not validate its data, as DuckDB does. With
     `trusted=False` it validates what it receives and raises `PermissionDenied` instead of connecting to another place.
