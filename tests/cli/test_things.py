@@ -61,6 +61,28 @@ def test_branches_are_created_compared_merged_and_deleted(run: Run) -> None:
     assert run("catalogs", "delete", "trial", "--cascade").code == 0
 
 
+def test_protected_catalogs_are_changed_by_merges(run: Run) -> None:
+    assert run("catalogs", "create", "guarded", "--protect", "--rule", "none", "--merger", "user:nobody").code == 0
+    shown = run("catalogs", "get", "guarded", "-o", "json").json
+    assert (shown["protected"], shown["mergers"], shown["required_rules"]) == (True, ["user:nobody"], ["none"])
+    refused = run("sql", "CREATE SCHEMA guarded.shop")
+    assert refused.code == 1
+    assert "catalog guarded is protected" in refused.err
+    assert "skiway branches create guarded@dev" in refused.err
+    assert run("branches", "create", "guarded@dev").code == 0
+    assert run("sql", 'CREATE SCHEMA "guarded@dev".shop').code == 0
+    assert run("branches", "merge", "guarded@dev").code == 1
+    assert run("catalogs", "update", "guarded", "--merger", "").code == 0
+    planned = run("branches", "merge", "guarded@dev", "--dry-run")
+    assert "rule none unknown: there is no such rule" in planned.err
+    assert "none (there is no such rule)" in run("branches", "merge", "guarded@dev").err
+    assert run("catalogs", "update", "guarded", "--rule", "").code == 0
+    assert run("branches", "merge", "guarded@dev").code == 0
+    assert run("catalogs", "update", "guarded", "--unprotect").code == 0
+    assert "protected" not in run("catalogs", "get", "guarded", "-o", "json").json
+    assert run("catalogs", "delete", "guarded", "--cascade").code == 0
+
+
 def test_statements_that_attach_catalogs_are_printed(run: Run, lake: Server) -> None:
     location = f"grpc://{lake.address}"
     run("catalogs", "create", "two words")

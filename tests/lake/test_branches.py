@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 from pyiceberg.types import LongType
 
 from lake.lakes import Lake
@@ -92,6 +93,49 @@ def test_a_branch_changes_columns_and_names_and_travels_in_time(main: AirportCli
     call(main, "merge_branch", "dev")
     main.reload()
     assert [each["more"] for each in main.scan("s.renamed").read_all().sort_by("id").to_pylist()] == [None, 7, None]
+
+
+def test_statements_on_main_of_a_protected_catalog_fail_and_leave_no_files(lake: Lake, main: AirportClient) -> None:
+    (catalog,) = catalogs.scan(lake.realm)
+    request = v1.UpdateCatalogRequest(
+        catalog_id=catalog.resource_id, spec=v1.CatalogSpec(protected=True), update_mask=FieldMask(paths=["protected"])
+    )
+    catalogs.update(lake.realm, request)
+    call(main, "create_branch", "dev")
+    before = files_of(lake)
+    statements: list[Callable[[AirportClient], object]] = [
+        lambda db: db.insert("s.t", pa.table({"id": [4], "text": ["d"]})),
+        lambda db: db.update("s.t", {"text": "x"}, where=col("id") == 1),
+        lambda db: db.delete("s.t", where=col("id") == 1),
+        lambda db: db.create_table("s.new", ROWS.schema),
+        lambda db: db.add_column("s.t", pa.field("more", pa.int64())),
+        lambda db: db.rename_table("s.t", "other"),
+        lambda db: call(db, "tag", "s.other", "now"),
+        lambda db: call(db, "create_view", "s.v", "SELECT 1 AS one"),
+        lambda db: db.create_schema("more"),
+        lambda db: db.drop_table("s.other"),
+    ]
+    for number, statement in enumerate(statements):
+        name = "s.t" if number < 6 else "s.other"
+        try:
+            statement(main)
+        except (PermissionDenied, NotFound) as error:
+            assert name == "s.other" or "is protected" in str(error), number
+        else:
+            raise AssertionError(f"statement {number} changed main")
+    assert ids(main) == [1, 2, 3]
+    assert files_of(lake) == before
+    with lake.client("managed@dev") as dev:
+        for statement in statements:
+            dev.reload()
+            statement(dev)
+    call(main, "merge_branch", "dev")
+    main.reload()
+    assert main.scan("s.v").read_all().to_pylist() == [{"one": 1}]
+
+
+def files_of(lake: Lake) -> set[str]:
+    return {str(each) for each in (lake.folder / "warehouse").rglob("*") if each.is_file()}
 
 
 def test_queries_compare_main_with_a_branch_and_views_read_the_branch(main: AirportClient, dev: AirportClient) -> None:

@@ -392,7 +392,7 @@ class Checker:
         """Repair what was found. Defects that cannot be repaired are returned."""
         for table in self._unordered.values():
             try:
-                realm = Realm(self._stores, table.resource_id.account_id)
+                realm = Realm(self._stores, table.resource_id.account_id, past_protection=True)
                 change(realm, warehouse, table.resource_id, plain((), ()))  # every commit puts the times in order
                 self.repaired.append(f"the history of table {table.display_name}: {table.metadata_location}")
             except SkiwayError as error:

@@ -12,7 +12,7 @@ from skiway.cli.lake.resources import commands_for, state_of
 from skiway.cli.options import Description, Parent, Yes
 from skiway.errors import NotFound
 from skiway.foundation.causes import suggestion
-from skiway.foundation.resources import CATALOG, DESCRIPTION, NAMESPACE, PROPERTIES
+from skiway.foundation.resources import CATALOG, DESCRIPTION, NAMESPACE, PROPERTIES, PROTECTION
 from skiway.presentation.tables import picked, row_count
 
 if TYPE_CHECKING:
@@ -31,15 +31,20 @@ def _shown(_: Call, container: Catalog | Namespace) -> dict[str, Any]:
     return {"name": str(container), **facts, **state_of(container)}
 
 
+def _catalog(call: Call, catalog: Catalog) -> dict[str, Any]:
+    guards = picked(catalog, "protected", "mergers", "required_rules") if catalog.protected else {}
+    return {**_shown(call, catalog), **guards}
+
+
 FIELDS = (DESCRIPTION, PROPERTIES)
-catalogs_app = commands_for(CATALOG, shown=_shown, but=("list",), fields=FIELDS)
+catalogs_app = commands_for(CATALOG, shown=_catalog, but=("list",), fields=(*FIELDS, *PROTECTION))
 namespaces_app = commands_for(NAMESPACE, shown=_shown, but=("list",), fields=FIELDS)
 
 
 @command(catalogs_app, "list")
 def list_catalogs(call: Call) -> None:
     """List the catalogs of the account."""
-    records = (_shown(call, catalog) for catalog in call.lake.catalogs())
+    records = (_catalog(call, catalog) for catalog in call.lake.catalogs())
     empty = "there are no catalogs; create one with: skiway catalogs create lake"
     call.print_rows(records, CATALOG.columns, empty=empty)
 
@@ -259,14 +264,23 @@ def merge_branch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a merge would do.")] = False,
     ours: Conflicts = None,
     theirs: Conflicts = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE", help="A quality rule that must pass on the branch, or * for all; can be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Publish all changes of a branch on main at once, or none.
 
     An object in conflict stays as it is on main with --ours, and becomes as it is on the branch with --theirs.
     """
-    done = call.lake.branches.merge(name, dry_run=dry_run, ours=ours or (), theirs=theirs or ())
+    done = call.lake.branches.merge(name, dry_run=dry_run, ours=ours or (), theirs=theirs or (), rules=rule or ())
     if dry_run:
         _print_changes(call, list(done.changes))
+        for check in done.checks:
+            found = ", ".join(filter(None, (check.observed, check.message)))
+            typer.echo(f"rule {check.rule} {check.status}: {found}", err=True)
         return
     count = len(done.changes)
     call.print_result(f"merged {count} change{'' if count == 1 else 's'} of branch {name}", _branch(name, done.branch))
@@ -282,7 +296,8 @@ def delete_branch(call: Call, name: BranchName) -> None:
 def _branch(name: str, branch: Branch) -> Mapping[str, Any]:
     """A branch in the output, with the name that other commands take."""
     facts = picked(branch, "state", "is_tag", "description", "owner", "created_at", "merged_by")
-    return {"name": name, **facts, "damage": branch.damage or None}
+    checks = [picked(each, "rule", "table", "status", "observed") for each in branch.checks]
+    return {"name": name, **facts, **({"checks": checks} if checks else {}), "damage": branch.damage or None}
 
 
 def _print_changes(call: Call, changes: list[BranchChange]) -> None:

@@ -88,6 +88,9 @@ class CatalogFields(ContainerFields, total=False):
     """What people set for catalogs."""
 
     connector_ref: str | None
+    protected: bool | None
+    mergers: Sequence[str] | None
+    required_rules: Sequence[str] | None
 
 
 class CatalogChanges(CatalogFields, total=False):
@@ -373,6 +376,8 @@ class Branch:
     """When it was created."""
     merged_by = Attribute[str]()
     """Who merged it; empty if it is not merged."""
+    checks = Attribute[list[v1.BranchCheck]]()
+    """The results of the rules that the merge required."""
     damage = Attribute[str]()
     """A description of damage to its record; empty if there is none."""
 
@@ -420,6 +425,8 @@ class Merged:
 
     branch: Branch
     changes: tuple[BranchChange, ...]
+    checks: tuple[v1.BranchCheck, ...] = ()
+    """The results of the rules that the catalog requires."""
 
     @property
     def conflicts(self) -> list[str]:
@@ -451,11 +458,19 @@ class Branches(Area):
         return list(map(BranchChange, self._calls.rpc("DiffBranch", name=name).changes))
 
     def merge(
-        self, name: str, *, dry_run: bool = False, ours: Sequence[str] = (), theirs: Sequence[str] = ()
+        self,
+        name: str,
+        *,
+        dry_run: bool = False,
+        ours: Sequence[str] = (),
+        theirs: Sequence[str] = (),
+        rules: Sequence[str] = (),
     ) -> Merged:
         """Publish all changes of a branch on main at once, or none.
 
         Objects in conflict that are named in `ours` stay as they are on main, those in `theirs` become as on the branch.
+        `rules` are quality rules that must pass on the branch, besides those that the catalog requires; `*` stands for all.
         """
-        done = self._calls.rpc("MergeBranch", name=name, dry_run=dry_run, ours=ours, theirs=theirs)
-        return Merged(Branch(done.branch), tuple(map(BranchChange, done.changes)))
+        given: dict[str, Any] = {"ours": ours, "theirs": theirs, "required_rules": rules}
+        done = self._calls.rpc("MergeBranch", name=name, dry_run=dry_run, **given)
+        return Merged(Branch(done.branch), tuple(map(BranchChange, done.changes)), tuple(done.checks))

@@ -3,6 +3,7 @@
 opening         the realm of a branch, for which all functions of the metastore work as on main
 bases           what a branch begins with: a list of what its catalog contains
 differences     what has changed on a branch and on main since then
+required        the rules that must pass before a merge into a protected catalog, and who may merge
 merging         the changes of a branch, published on main with one compare-and-set
 api             the calls that doors make, exported here
 """

@@ -24,6 +24,7 @@ from skiway.metastore.branches.bases import collected
 from skiway.metastore.branches.differences import Comparison, Difference
 from skiway.metastore.branches.merging import Merge, lost_race, resolve, unresolved
 from skiway.metastore.branches.opening import find, is_dead, opened, split_name
+from skiway.metastore.branches.required import checked, require_merger, require_passed, required_by, visible
 from skiway.metastore.managed.tables import remember
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.branches import main_of
@@ -91,7 +92,7 @@ def create(realm: Realm, request: v1.CreateBranchRequest) -> v1.CreateBranchResp
 
 def get(realm: Realm, request: v1.GetBranchRequest) -> v1.GetBranchResponse:
     """Return a branch."""
-    return v1.GetBranchResponse(branch=_found(realm, request.name)[1].value)
+    return v1.GetBranchResponse(branch=_shown(realm, _found(realm, request.name)[1].value))
 
 
 def list_(realm: Realm, request: v1.ListBranchesRequest) -> v1.ListBranchesResponse:
@@ -104,7 +105,7 @@ def list_(realm: Realm, request: v1.ListBranchesRequest) -> v1.ListBranchesRespo
         for catalog in seen
         for stored in _branches(realm).entries(keys.branch_name(realm.account_id, catalog.resource_id.id))
     )
-    return v1.ListBranchesResponse(branches=[each for each in found if each.state != v1.BS_CREATING])
+    return v1.ListBranchesResponse(branches=[_shown(realm, each) for each in found if each.state != v1.BS_CREATING])
 
 
 def delete(realm: Realm, request: v1.DeleteBranchRequest) -> v1.DeleteBranchResponse:
@@ -133,10 +134,15 @@ def merge(realm: Realm, request: v1.MergeBranchRequest, *, warehouse: Warehouse)
     """Publish all changes of a branch on main, with the rights of the caller, or nothing."""
     catalog, found = _found(realm, request.name)
     realm.require("namespace.write", catalog)
+    require_merger(realm, catalog, request.name)
     if request.dry_run:
         comparison = Comparison(_main(realm), opened(realm, warehouse, found), warehouse)
         planned = _planned(comparison, request)
-        return v1.MergeBranchResponse(branch=found.value, changes=comparison.described(planned))
+        checks = checked(required_by(catalog, request), comparison.main, comparison.branch, warehouse)
+        described = comparison.described(planned)
+        return v1.MergeBranchResponse(
+            branch=_shown(realm, found.value), changes=described, checks=visible(realm, checks)
+        )
     if found.value.is_tag:
         raise failure(PreconditionFailed, "branch.is_tag", name=found.value.display_name)
     if found.value.state == v1.BS_MERGING:
@@ -144,15 +150,24 @@ def merge(realm: Realm, request: v1.MergeBranchRequest, *, warehouse: Warehouse)
     if found.value.state != v1.BS_OPEN:
         raise failure(PreconditionFailed, "branch.closed", name=found.value.display_name, state="merged")
     locked = _marked(realm, found, v1.BS_MERGING)
+
+    def renew() -> None:
+        nonlocal locked
+        locked = _marked(realm, locked, v1.BS_MERGING)
+
     try:
+        rules, on_it = required_by(catalog, request), opened(realm, warehouse, locked)
+        checks = checked(rules, _main(realm), on_it, warehouse, after_each=renew)
+        require_passed(realm, request.name, checks)
         for attempt in range(ATTEMPTS):
-            comparison = Comparison(_main(realm), opened(realm, warehouse, locked), warehouse)
+            main = replace(_main(realm), past_protection=True)
+            comparison = Comparison(main, opened(realm, warehouse, locked), warehouse)
             differences = _planned(comparison, request)
             if conflicts := unresolved(differences):
                 named = "; ".join(conflicts[:10])
                 raise failure(Conflict, "branch.conflicts", name=request.name, conflicts=named)
             try:
-                return _merged(realm, catalog, locked, comparison, differences)
+                return _merged(realm, catalog, locked, comparison, differences, checks)
             except SkiwayError as error:
                 if not lost_race(error) or attempt == ATTEMPTS - 1:
                     raise
@@ -179,11 +194,13 @@ def _merged(
     locked: Stored[v1.Branch],
     comparison: Comparison,
     differences: list[Difference],
+    checks: list[v1.BranchCheck],
 ) -> v1.MergeBranchResponse:
     described = list(comparison.described(differences))
     merged = _changed(realm, locked.value, v1.BS_MERGED)
     merged.merged_at.CopyFrom(realm.now())
     merged.merged_by = realm.caller
+    merged.checks.extend(checks)
     published = [each for each in differences if each.plan != "keep"]
     dropped = [
         each.main.value
@@ -202,7 +219,7 @@ def _merged(
         for table in dropped:
             purge_table(main, table.resource_id.id)
             updates.forget_grants(main.stores, keys.table(realm.account_id, table.resource_id.id))
-    return v1.MergeBranchResponse(branch=merged, changes=described)
+    return v1.MergeBranchResponse(branch=_shown(realm, merged), changes=described, checks=visible(realm, checks))
 
 
 # --- records -----------------------------------------------------------------------------------------------------------
@@ -230,6 +247,16 @@ def _catalog(realm: Realm, name: str) -> tuple[v1.Catalog, str]:
 def _found(realm: Realm, name: str) -> tuple[v1.Catalog, Stored[v1.Branch]]:
     catalog, branch = _catalog(realm, name)
     return catalog, find(realm, catalog, branch)
+
+
+def _shown(realm: Realm, branch: v1.Branch) -> v1.Branch:
+    """The branch without results of rules that the caller may not see."""
+    if not branch.checks:
+        return branch
+    shown = copied(branch)
+    del shown.checks[:]
+    shown.checks.extend(visible(realm, branch.checks))
+    return shown
 
 
 def _require_owner(realm: Realm, catalog: v1.Catalog, branch: v1.Branch) -> None:
@@ -272,6 +299,8 @@ def _event(realm: Realm, catalog: v1.Catalog, branch: v1.Branch, action: str) ->
     event = v1.Event(
         kind="branch", action=action, object_id=branch.resource_id.id, name=name, catalog_id=catalog.resource_id.id
     )
+    if branch.checks:
+        event.detail = f"{len(branch.checks)} rules passed"
     return added_event(realm.stores, realm.account_id, event)
 
 

@@ -66,6 +66,7 @@ class Branch(_message.Message):
     DELETED_AT_FIELD_NUMBER: _builtins.int
     BUSY_UNTIL_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     """unique in the catalog"""
     description: _builtins.str
@@ -93,6 +94,10 @@ class Branch(_message.Message):
     def busy_until(self) -> _timestamp_pb2.Timestamp:
         """while it is created or merged: when others may take that for dead"""
 
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchCheck]:
+        """the required rules, as they were when the branch was merged"""
+
     def __init__(
         self,
         *,
@@ -110,14 +115,50 @@ class Branch(_message.Message):
         deleted_at: _timestamp_pb2.Timestamp | None = ...,
         busy_until: _timestamp_pb2.Timestamp | None = ...,
         damage: _builtins.str = ...,
+        checks: _abc.Iterable[Global___BranchCheck] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "created_at", b"created_at", "deleted_at", b"deleted_at", "merged_at", b"merged_at", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "created_at", b"created_at", "damage", b"damage", "deleted_at", b"deleted_at", "description", b"description", "display_name", b"display_name", "is_tag", b"is_tag", "merged_at", b"merged_at", "merged_by", b"merged_by", "owner", b"owner", "resource_id", b"resource_id", "state", b"state", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "checks", b"checks", "created_at", b"created_at", "damage", b"damage", "deleted_at", b"deleted_at", "description", b"description", "display_name", b"display_name", "is_tag", b"is_tag", "merged_at", b"merged_at", "merged_by", b"merged_by", "owner", b"owner", "resource_id", b"resource_id", "state", b"state", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Branch: _TypeAlias = Branch  # noqa: Y015
+
+@_typing.final
+class BranchCheck(_message.Message):
+    """A quality rule that a merge required, and its result on the branch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULE_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    OBSERVED_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    rule: _builtins.str
+    table: _builtins.str
+    """with its namespace; empty if the rule or the table does not exist"""
+    status: _builtins.str
+    """passed, failed or unknown"""
+    observed: _builtins.str
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        rule: _builtins.str = ...,
+        table: _builtins.str = ...,
+        status: _builtins.str = ...,
+        observed: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "observed", b"observed", "rule", b"rule", "status", b"status", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BranchCheck: _TypeAlias = BranchCheck  # noqa: Y015
 
 @_typing.final
 class BranchBase(_message.Message):
@@ -497,6 +538,7 @@ class MergeBranchRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _builtins.int
     OURS_FIELD_NUMBER: _builtins.int
     THEIRS_FIELD_NUMBER: _builtins.int
+    REQUIRED_RULES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dry_run: _builtins.bool
     @_builtins.property
@@ -507,6 +549,10 @@ class MergeBranchRequest(_message.Message):
     def theirs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """objects in conflict that become as they are on the branch"""
 
+    @_builtins.property
+    def required_rules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """quality rules that must pass on the branch, besides those that its catalog requires"""
+
     def __init__(
         self,
         *,
@@ -514,10 +560,11 @@ class MergeBranchRequest(_message.Message):
         dry_run: _builtins.bool = ...,
         ours: _abc.Iterable[_builtins.str] | None = ...,
         theirs: _abc.Iterable[_builtins.str] | None = ...,
+        required_rules: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "name", b"name", "ours", b"ours", "theirs", b"theirs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "name", b"name", "ours", b"ours", "required_rules", b"required_rules", "theirs", b"theirs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -529,19 +576,23 @@ class MergeBranchResponse(_message.Message):
 
     BRANCH_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def branch(self) -> Global___Branch: ...
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchChange]: ...
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchCheck]: ...
     def __init__(
         self,
         *,
         branch: Global___Branch | None = ...,
         changes: _abc.Iterable[Global___BranchChange] | None = ...,
+        checks: _abc.Iterable[Global___BranchCheck] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "changes", b"changes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "changes", b"changes", "checks", b"checks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
