@@ -220,6 +220,7 @@ FUNCTION_ROWS: Final[dict[str, Row]] = {
         lambda db: db.call("skiway.merge_branch", "dev").read_all(), WRITE_CATALOG, permission=SCHEMAS
     ),
     "diff_branch": Row(lambda db: db.call("skiway.diff_branch", "dev").read_all()),
+    "diff_statistics": Row(lambda db: db.call("skiway.diff_statistics", "dev").read_all()),
 }
 SYSTEM_TABLES: Final = (
     *(

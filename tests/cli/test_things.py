@@ -53,6 +53,14 @@ def test_branches_are_created_compared_merged_and_deleted(run: Run) -> None:
         assert (change["kind"], change["name"], change["action"]) == ("namespace", "shop", "created")
         assert (change["plan"], change["conflict"]) == ("publish", "")
         assert "shop" in run("branches", command[0], "trial@dev", *command[1:]).out
+    assert run("sql", 'CREATE TABLE "trial@dev".shop.t AS SELECT 1 AS id, 2 AS n').code == 0
+    [_, table] = run("branches", "diff", "trial@dev", "--statistics", "-o", "json").json
+    [column, _] = table["columns"]
+    assert (column["column"], column["max_on_main"], column["max_on_branch"]) == ("id", None, "1")
+    assert "max on branch" in run("branches", "diff", "trial@dev", "--statistics").out
+    [row] = run("branches", "diff", "trial@dev", "--rows", "shop.t", "--key", "id", "-o", "json").json
+    assert row == {"change": "added", "id": 1, "n": 2}
+    assert run("sql", 'DROP TABLE "trial@dev".shop.t').code == 0
     assert run("branches", "merge", "trial@dev").out == "merged 1 change of branch trial@dev\n"
     assert run("branches", "get", "trial@dev", "-o", "json").json["state"] == "merged"
     assert run("namespaces", "list", "trial", "-o", "json").json[0]["name"] == "trial.shop"

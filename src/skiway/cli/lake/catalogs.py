@@ -252,9 +252,59 @@ def get_branch(call: Call, name: BranchName) -> None:
 
 
 @command(branches_app, "diff")
-def diff_branch(call: Call, name: BranchName) -> None:
+def diff_branch(
+    call: Call,
+    name: BranchName,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Compare the statistics of the columns of changed tables.")
+    ] = False,
+    rows: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Compare the rows of this table, such as s.t.")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column of the key that identifies rows, with --rows; can be repeated."),
+    ] = None,
+) -> None:
     """Show what a branch has changed, and which changes are in conflict with main."""
-    _print_changes(call, call.lake.branches.diff(name))
+    if rows is not None:
+        catalog, _, _ = name.rpartition("@")
+        named = {"key": list(key)} if key else {}
+        with call.airport(catalog) as lake:
+            found = lake.call("skiway.diff_rows", name, rows, named=named).read_all()
+        call.print_rows(found.to_pylist(), found.column_names, empty="both sides have the same rows")
+        return
+    changes = call.lake.branches.diff(name, statistics=statistics)
+    if not statistics:
+        _print_changes(call, changes)
+    elif call.is_for_people:
+        found = ({"table": change.name, **column} for change in changes for column in _columns(change))
+        call.print_rows(found, _STATISTICS, empty="the branch has changed no tables")
+    else:
+        records = ({**_change(each), "columns": _columns(each)} for each in changes)
+        call.print_rows(records, [*_CHANGES, "columns"], empty="the branch has changed nothing")
+
+
+_FIGURES = ("nulls", "distinct", "min", "max", "quantiles")
+_STATISTICS = ["table", "column", *(f"{name}_on_{side}" for name in _FIGURES for side in ("main", "branch"))]
+
+
+def _columns(change: BranchChange) -> list[dict[str, Any]]:
+    """The statistics of the columns of a table, side by side."""
+    from skiway.presentation.tables import ColumnProfile
+
+    found = []
+    for column in change.columns:
+        record: dict[str, Any] = {"column": column.name}
+        for side in ("main", "branch"):
+            known = ColumnProfile.of(getattr(column, side), "") if column.HasField(side) else None
+            distinct = None if known is None or known.distinct is None else known.distinct.value
+            values = (
+                (None,) * 5 if known is None else (known.nulls, distinct, known.min, known.max, known.quantiles or None)
+            )
+            record |= {f"{name}_on_{side}": value for name, value in zip(_FIGURES, values, strict=True)}
+        found.append(record)
+    return found
 
 
 @command(branches_app, "merge")
@@ -301,5 +351,8 @@ def _branch(name: str, branch: Branch) -> Mapping[str, Any]:
 
 
 def _print_changes(call: Call, changes: list[BranchChange]) -> None:
-    records = (picked(each, *_CHANGES, "previous_name", "rows_added", "rows_removed") for each in changes)
-    call.print_rows(records, _CHANGES, empty="the branch has changed nothing")
+    call.print_rows(map(_change, changes), _CHANGES, empty="the branch has changed nothing")
+
+
+def _change(change: BranchChange) -> dict[str, Any]:
+    return picked(change, *_CHANGES, "previous_name", "rows_added", "rows_removed")

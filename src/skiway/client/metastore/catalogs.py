@@ -417,6 +417,8 @@ class BranchChange:
     """The rows in the files that the branch has removed."""
     snapshots = Attribute[int]()
     """How many snapshots only the branch has."""
+    columns = Attribute[list[v1.BranchColumn]]()
+    """The statistics of the columns on both sides, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,9 +455,9 @@ class Branches(Area):
         """Delete a branch, and what only it has."""
         return Branch(self._calls.rpc("DeleteBranch", name=name).branch)
 
-    def diff(self, name: str) -> list[BranchChange]:
-        """Return what a branch has changed."""
-        return list(map(BranchChange, self._calls.rpc("DiffBranch", name=name).changes))
+    def diff(self, name: str, *, statistics: bool = False) -> list[BranchChange]:
+        """Return what a branch has changed; with `statistics`, also those of the columns of changed tables. No rows are read."""
+        return list(map(BranchChange, self._calls.rpc("DiffBranch", name=name, statistics=statistics).changes))
 
     def merge(
         self,

@@ -127,7 +127,7 @@ def diff(realm: Realm, request: v1.DiffBranchRequest, *, warehouse: Warehouse) -
     comparison = Comparison(_main(realm), opened(realm, warehouse, found), warehouse)
     differences = comparison.differences()
     resolve(comparison, differences)
-    return v1.DiffBranchResponse(changes=comparison.described(differences))
+    return v1.DiffBranchResponse(changes=comparison.described(differences, statistics=request.statistics))
 
 
 def merge(realm: Realm, request: v1.MergeBranchRequest, *, warehouse: Warehouse) -> v1.MergeBranchResponse:

@@ -10,6 +10,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from skiway.model.v1 import common_pb2 as _common_pb2
+from skiway.model.v1 import statistics_pb2 as _statistics_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -434,6 +435,7 @@ class BranchChange(_message.Message):
     ROWS_ON_MAIN_FIELD_NUMBER: _builtins.int
     ROWS_ON_BRANCH_FIELD_NUMBER: _builtins.int
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     name: _builtins.str
     """on the branch, or on main if it was dropped"""
@@ -452,6 +454,10 @@ class BranchChange(_message.Message):
     rows_on_branch: _builtins.int
     snapshots: _builtins.int
     """the number of snapshots that only the branch has"""
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchColumn]:
+        """if the request asks for statistics"""
+
     def __init__(
         self,
         *,
@@ -467,10 +473,11 @@ class BranchChange(_message.Message):
         rows_on_main: _builtins.int | None = ...,
         rows_on_branch: _builtins.int | None = ...,
         snapshots: _builtins.int = ...,
+        columns: _abc.Iterable[Global___BranchColumn] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rows_added", b"_rows_added", "_rows_on_branch", b"_rows_on_branch", "_rows_on_main", b"_rows_on_main", "_rows_removed", b"_rows_removed", "rows_added", b"rows_added", "rows_on_branch", b"rows_on_branch", "rows_on_main", b"rows_on_main", "rows_removed", b"rows_removed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows_added", b"_rows_added", "_rows_on_branch", b"_rows_on_branch", "_rows_on_main", b"_rows_on_main", "_rows_removed", b"_rows_removed", "action", b"action", "conflict", b"conflict", "kind", b"kind", "name", b"name", "on_main", b"on_main", "plan", b"plan", "previous_name", b"previous_name", "rows_added", b"rows_added", "rows_on_branch", b"rows_on_branch", "rows_on_main", b"rows_on_main", "rows_removed", b"rows_removed", "snapshots", b"snapshots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows_added", b"_rows_added", "_rows_on_branch", b"_rows_on_branch", "_rows_on_main", b"_rows_on_main", "_rows_removed", b"_rows_removed", "action", b"action", "columns", b"columns", "conflict", b"conflict", "kind", b"kind", "name", b"name", "on_main", b"on_main", "plan", b"plan", "previous_name", b"previous_name", "rows_added", b"rows_added", "rows_on_branch", b"rows_on_branch", "rows_on_main", b"rows_on_main", "rows_removed", b"rows_removed", "snapshots", b"snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rows_added: _TypeAlias = _typing.Literal["rows_added"]  # noqa: Y015
     _WhichOneofArgType__rows_added: _TypeAlias = _typing.Literal["_rows_added", b"_rows_added"]  # noqa: Y015
@@ -492,19 +499,52 @@ class BranchChange(_message.Message):
 Global___BranchChange: _TypeAlias = BranchChange  # noqa: Y015
 
 @_typing.final
-class DiffBranchRequest(_message.Message):
+class BranchColumn(_message.Message):
+    """The statistics of a column on both sides: those of profiles, if there are any, or those that files have."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    MAIN_FIELD_NUMBER: _builtins.int
+    BRANCH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    @_builtins.property
+    def main(self) -> _statistics_pb2.ColumnStats: ...
+    @_builtins.property
+    def branch(self) -> _statistics_pb2.ColumnStats: ...
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        main: _statistics_pb2.ColumnStats | None = ...,
+        branch: _statistics_pb2.ColumnStats | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "main", b"main"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "main", b"main", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BranchColumn: _TypeAlias = BranchColumn  # noqa: Y015
+
+@_typing.final
+class DiffBranchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STATISTICS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    statistics: _builtins.bool
+    """compare the columns of changed tables"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        statistics: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "statistics", b"statistics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
