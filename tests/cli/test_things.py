@@ -41,7 +41,10 @@ def test_branches_are_created_compared_merged_and_deleted(run: Run) -> None:
     )
     listed = run("branches", "list", "-o", "json").json
     [branch] = [each for each in listed if each["name"].startswith("trial@")]
-    assert branch == run("branches", "get", "trial@dev", "-o", "json").json
+    known = run("branches", "get", "trial@dev", "-o", "json").json
+    assert branch == {name: value for name, value in known.items() if name in branch}
+    assert (known["changed"], known["changed_on_main"], known["own_bytes"]) == (0, 0, 0)
+    assert "own bytes" in run("branches", "list", "trial", "--details").out
     assert (branch["name"], branch["state"], branch["is_tag"]) == ("trial@dev", "open", False)
     assert (branch["description"], branch["damage"]) == ("for later", None)
     unchanged = run("branches", "diff", "trial@dev")

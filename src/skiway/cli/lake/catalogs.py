@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -220,6 +221,7 @@ Conflicts = Annotated[
 ]
 
 _BRANCH_COLUMNS = ["name", "state", "is_tag", "owner", "created_at"]
+_LIFE = ("changed_at", "changed", "changed_on_main", "own_files", "own_bytes")
 _CHANGES = ["kind", "name", "action", "on_main", "plan", "conflict", "rows_on_main", "rows_on_branch"]
 
 
@@ -237,12 +239,24 @@ def create_branch(
 
 @command(branches_app, "list")
 def list_branches(
-    call: Call, catalog: Annotated[str, typer.Argument(metavar="CATALOG", help="The catalog; by default all.")] = ""
+    call: Call,
+    catalog: Annotated[str, typer.Argument(metavar="CATALOG", help="The catalog; by default all.")] = "",
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details", help="Show the last change, how far they are from main, and the size of their files."
+        ),
+    ] = False,
 ) -> None:
     """List branches and tags."""
     parents = [catalog] if catalog else [each.name for each in call.lake.catalogs()]
-    records = (_branch(f"{parent}@{each.name}", each) for parent in parents for each in call.lake.branches(parent))
-    call.print_rows(records, _BRANCH_COLUMNS, empty="there are no branches")
+    records = (
+        _branch(f"{parent}@{each.name}", each)
+        for parent in parents
+        for each in call.lake.branches(parent, details=details)
+    )
+    columns = [*_BRANCH_COLUMNS, *(_LIFE if details else ())]
+    call.print_rows(records, columns, empty="there are no branches")
 
 
 @command(branches_app, "get")
@@ -347,7 +361,8 @@ def _branch(name: str, branch: Branch) -> Mapping[str, Any]:
     """A branch in the output, with the name that other commands take."""
     facts = picked(branch, "state", "is_tag", "description", "owner", "created_at", "merged_by")
     checks = [picked(each, "rule", "table", "status", "observed") for each in branch.checks]
-    return {"name": name, **facts, **({"checks": checks} if checks else {}), "damage": branch.damage or None}
+    life = picked(branch.life, *_LIFE) | {"changed_at": branch.life.changed_at.ToDatetime(UTC)} if branch.life else {}
+    return {"name": name, **facts, **life, **({"checks": checks} if checks else {}), "damage": branch.damage or None}
 
 
 def _print_changes(call: Call, changes: list[BranchChange]) -> None:

@@ -378,6 +378,8 @@ class Branch:
     """Who merged it; empty if it is not merged."""
     checks = Attribute[list[v1.BranchCheck]]()
     """The results of the rules that the merge required."""
+    life = Attribute[v1.BranchLife | None]()
+    """How it has been used; None in lists without details, and for callers who do not see everything."""
     damage = Attribute[str]()
     """A description of damage to its record; empty if there is none."""
 
@@ -439,9 +441,9 @@ class Merged:
 class Branches(Area):
     """`lake.branches`: names are those of a catalog and a branch of it, such as `lake@dev`."""
 
-    def __call__(self, catalog: str = "") -> list[Branch]:
-        """Return the branches and tags of a catalog, or of all catalogs, by name."""
-        return list(map(Branch, self._calls.rpc("ListBranches", catalog=catalog).branches))
+    def __call__(self, catalog: str = "", *, details: bool = False) -> list[Branch]:
+        """Return the branches and tags of a catalog, or of all catalogs, by name; with `details`, how they have been used."""
+        return list(map(Branch, self._calls.rpc("ListBranches", catalog=catalog, details=details).branches))
 
     def get(self, name: str) -> Branch:
         """Return a branch."""

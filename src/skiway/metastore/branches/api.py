@@ -1,12 +1,11 @@
-"""The calls for branches: create, get, list, delete, diff and merge, and the sweep of those that were deleted."""
+"""The calls for branches: create, get, list, delete, diff and merge."""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from itertools import islice
+from datetime import timedelta
 from typing import Final
 
 from skiway.errors import (
@@ -22,6 +21,7 @@ from skiway.errors import (
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.branches.bases import collected
 from skiway.metastore.branches.differences import Comparison, Difference
+from skiway.metastore.branches.life import ending, event_of, life
 from skiway.metastore.branches.merging import Merge, lost_race, resolve, unresolved
 from skiway.metastore.branches.opening import find, is_dead, opened, split_name
 from skiway.metastore.branches.required import checked, require_merger, require_passed, required_by, visible
@@ -29,8 +29,7 @@ from skiway.metastore.managed.tables import remember
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.branches import main_of
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.journal import added_event
-from skiway.metastore.records.kinds import ACCOUNT, BRANCH, TABLE
+from skiway.metastore.records.kinds import BRANCH, TABLE
 from skiway.metastore.records.names import BRANCH_MARK
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.metastore.records.repository import Repository, Stored
@@ -38,15 +37,13 @@ from skiway.metastore.records.updates import copied
 from skiway.metastore.resources import catalogs
 from skiway.metastore.resources.hierarchy import is_managed, purge_table
 from skiway.model import v1
-from skiway.storage import ABSENT, Clock, Delete, Operation, Put, Stores
+from skiway.storage import ABSENT, Put
 
 MAX_BRANCHES: Final = 100
 """How many branches and tags an account may have."""
 ATTEMPTS: Final = 20
 """How often a merge is planned again because main has changed meanwhile."""
 BUSY: Final = timedelta(minutes=2)
-KEPT_S: Final = 3 * 24 * 3600.0
-"""How long the files of a deleted branch are kept for queries that read them."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -82,7 +79,9 @@ def create(realm: Realm, request: v1.CreateBranchRequest) -> v1.CreateBranchResp
         uri = realm.stores.blobs.put(base.SerializeToString(deterministic=True), folder=keys.folder(key), suffix=".pb")
         opened_ = _changed(realm, made.value, v1.BS_OPEN)
         batch = repository.replacement(made, opened_).operations
-        realm.stores.pointers.apply([*batch, Put(key, uri, expect=ABSENT), _event(realm, catalog, opened_, "created")])
+        realm.stores.pointers.apply(
+            [*batch, Put(key, uri, expect=ABSENT), event_of(realm, catalog, opened_, "created")]
+        )
     except SkiwayError:
         with suppress(SkiwayError):
             repository.delete(made.pointer, made.value)
@@ -90,34 +89,40 @@ def create(realm: Realm, request: v1.CreateBranchRequest) -> v1.CreateBranchResp
     return v1.CreateBranchResponse(branch=opened_)
 
 
-def get(realm: Realm, request: v1.GetBranchRequest) -> v1.GetBranchResponse:
-    """Return a branch."""
-    return v1.GetBranchResponse(branch=_shown(realm, _found(realm, request.name)[1].value))
+def get(realm: Realm, request: v1.GetBranchRequest, *, warehouse: Warehouse | None = None) -> v1.GetBranchResponse:
+    """Return a branch and, with a warehouse and for callers who see everything, how it has been used."""
+    found = _found(realm, request.name)[1]
+    shown = _shown(realm, found.value) if warehouse is None else _with_life(realm, warehouse, found)
+    return v1.GetBranchResponse(branch=shown)
 
 
-def list_(realm: Realm, request: v1.ListBranchesRequest) -> v1.ListBranchesResponse:
-    """List the branches of a catalog by name, or those of all catalogs that the caller sees."""
+def list_(
+    realm: Realm, request: v1.ListBranchesRequest, *, warehouse: Warehouse | None = None
+) -> v1.ListBranchesResponse:
+    """List the branches of a catalog by name, or those of all catalogs that the caller sees.
+
+    With details, callers who see everything also get how the branches have been used.
+    """
     seen = [each for each in catalogs.scan(realm) if not request.catalog or each.display_name == request.catalog]
     if request.catalog and not seen:
         raise failure(NotFound, "catalog.by.name.missing", catalog=request.catalog)
     found = (
-        stored.value
+        stored
         for catalog in seen
         for stored in _branches(realm).entries(keys.branch_name(realm.account_id, catalog.resource_id.id))
     )
-    return v1.ListBranchesResponse(branches=[_shown(realm, each) for each in found if each.state != v1.BS_CREATING])
+    shown = [each for each in found if each.value.state != v1.BS_CREATING]
+    if not request.details or warehouse is None:
+        return v1.ListBranchesResponse(branches=[_shown(realm, each.value) for each in shown])
+    return v1.ListBranchesResponse(branches=[_with_life(realm, warehouse, each) for each in shown])
 
 
 def delete(realm: Realm, request: v1.DeleteBranchRequest) -> v1.DeleteBranchResponse:
     """Delete a branch. What only it uses is deleted later, because queries may still read it."""
     catalog, found = _found(realm, request.name)
     _require_owner(realm, catalog, found.value)
-    gone = _changed(realm, found.value, v1.BS_DELETED)
-    gone.deleted_at.CopyFrom(realm.now())
-    batch = _branches(realm).replacement(found, gone).operations
-    updates.apply_batch(
-        realm, [*batch, _event(realm, catalog, gone, "deleted")], what=f"branch {found.value.display_name}"
-    )
+    gone, batch = ending(realm, catalog, found)
+    updates.apply_batch(realm, batch, what=f"branch {found.value.display_name}")
     return v1.DeleteBranchResponse(branch=gone)
 
 
@@ -214,7 +219,7 @@ def _merged(
             remember(main, table)
     batch = _branches(realm).replacement(locked, merged).operations
     source = f"{catalog.display_name}{BRANCH_MARK}{locked.value.display_name}"
-    Merge(comparison, differences, source).apply([*batch, _event(realm, catalog, merged, "merged")])
+    Merge(comparison, differences, source).apply([*batch, event_of(realm, catalog, merged, "merged")])
     with suppress(SkiwayError):  # the merge is done, and garbage collection deletes the rest
         for table in dropped:
             purge_table(main, table.resource_id.id)
@@ -259,6 +264,14 @@ def _shown(realm: Realm, branch: v1.Branch) -> v1.Branch:
     return shown
 
 
+def _with_life(realm: Realm, warehouse: Warehouse, found: Stored[v1.Branch]) -> v1.Branch:
+    shown = copied(_shown(realm, found.value))
+    restricted = realm.policies is not None and realm.policies.restrict_anything
+    if not shown.damage and not restricted and realm.all(TABLE).sees_everything:
+        shown.life.CopyFrom(life(opened(realm, warehouse, found), warehouse))
+    return shown
+
+
 def _require_owner(realm: Realm, catalog: v1.Catalog, branch: v1.Branch) -> None:
     if realm.access is None or (branch.owner and branch.owner == realm.caller):
         return
@@ -292,45 +305,3 @@ def _marked(realm: Realm, found: Stored[v1.Branch], state: v1.BranchState.ValueT
     if state == v1.BS_MERGING:
         made.busy_until.CopyFrom(timestamp(realm.clock() + BUSY))
     return _branches(realm).save(found, made)
-
-
-def _event(realm: Realm, catalog: v1.Catalog, branch: v1.Branch, action: str) -> Operation:
-    name = f"{catalog.display_name}{BRANCH_MARK}{branch.display_name}"
-    event = v1.Event(
-        kind="branch", action=action, object_id=branch.resource_id.id, name=name, catalog_id=catalog.resource_id.id
-    )
-    if branch.checks:
-        event.detail = f"{len(branch.checks)} rules passed"
-    return added_event(realm.stores, realm.account_id, event)
-
-
-# --- what deleted branches leave ---------------------------------------------------------------------------------------
-
-
-def sweep(stores: Stores, *, clock: Clock, min_age_s: float = KEPT_S, dry_run: bool = False) -> list[str]:
-    """Delete what is left of branches that were deleted long ago, or whose creation has died, and return their ids."""
-    main, removed = main_of(stores), list[str]()
-    for account in Repository(main, ACCOUNT).entries(keys.account()):
-        realm = Realm(main, account.value.resource_id.id, clock=clock)
-        for found in Repository(main, BRANCH).entries(keys.branch(realm.account_id)):
-            if not found.value.damage and _is_over(realm, found.value, clock() - timedelta(seconds=min_age_s)):
-                removed.append(found.value.resource_id.id)
-                if not dry_run:
-                    _remove(main, realm.account_id, found)
-    return removed
-
-
-def _is_over(realm: Realm, branch: v1.Branch, oldest: datetime) -> bool:
-    if branch.state == v1.BS_CREATING:
-        return is_dead(realm, branch)
-    return branch.state == v1.BS_DELETED and branch.deleted_at.ToDatetime(UTC) < oldest
-
-
-def _remove(main: Stores, account_id: str, found: Stored[v1.Branch]) -> None:
-    own_id = found.value.resource_id.id
-    left = main.pointers.scan(keys.overlay(account_id, own_id) + "/")
-    while batch := list(islice(left, main.pointers.max_batch)):
-        main.pointers.apply([Delete(each.key, expect=each.version) for each in batch])
-    base = main.pointers.get(keys.branch_base(account_id, own_id))
-    also = [] if base is None else [Delete(base.key, expect=base.version)]
-    Repository(main, BRANCH).delete(found.pointer, found.value, also=also)

@@ -68,6 +68,7 @@ class Branch(_message.Message):
     BUSY_UNTIL_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
     CHECKS_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     """unique in the catalog"""
     description: _builtins.str
@@ -99,6 +100,10 @@ class Branch(_message.Message):
     def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchCheck]:
         """the required rules, as they were when the branch was merged"""
 
+    @_builtins.property
+    def life(self) -> Global___BranchLife:
+        """in responses, for callers who see everything; never stored"""
+
     def __init__(
         self,
         *,
@@ -117,14 +122,54 @@ class Branch(_message.Message):
         busy_until: _timestamp_pb2.Timestamp | None = ...,
         damage: _builtins.str = ...,
         checks: _abc.Iterable[Global___BranchCheck] | None = ...,
+        life: Global___BranchLife | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "created_at", b"created_at", "deleted_at", b"deleted_at", "merged_at", b"merged_at", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "created_at", b"created_at", "deleted_at", b"deleted_at", "life", b"life", "merged_at", b"merged_at", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "checks", b"checks", "created_at", b"created_at", "damage", b"damage", "deleted_at", b"deleted_at", "description", b"description", "display_name", b"display_name", "is_tag", b"is_tag", "merged_at", b"merged_at", "merged_by", b"merged_by", "owner", b"owner", "resource_id", b"resource_id", "state", b"state", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "checks", b"checks", "created_at", b"created_at", "damage", b"damage", "deleted_at", b"deleted_at", "description", b"description", "display_name", b"display_name", "is_tag", b"is_tag", "life", b"life", "merged_at", b"merged_at", "merged_by", b"merged_by", "owner", b"owner", "resource_id", b"resource_id", "state", b"state", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Branch: _TypeAlias = Branch  # noqa: Y015
+
+@_typing.final
+class BranchLife(_message.Message):
+    """How a branch has been used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_AT_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    CHANGED_ON_MAIN_FIELD_NUMBER: _builtins.int
+    OWN_FILES_FIELD_NUMBER: _builtins.int
+    OWN_BYTES_FIELD_NUMBER: _builtins.int
+    changed: _builtins.int
+    """namespaces, tables and views that the branch has changed"""
+    changed_on_main: _builtins.int
+    """those that main has changed since"""
+    own_files: _builtins.int
+    """files that only the branch uses"""
+    own_bytes: _builtins.int
+    @_builtins.property
+    def changed_at(self) -> _timestamp_pb2.Timestamp:
+        """the last change on the branch"""
+
+    def __init__(
+        self,
+        *,
+        changed_at: _timestamp_pb2.Timestamp | None = ...,
+        changed: _builtins.int = ...,
+        changed_on_main: _builtins.int = ...,
+        own_files: _builtins.int = ...,
+        own_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_at", b"changed_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "changed_at", b"changed_at", "changed_on_main", b"changed_on_main", "own_bytes", b"own_bytes", "own_files", b"own_files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BranchLife: _TypeAlias = BranchLife  # noqa: Y015
 
 @_typing.final
 class BranchCheck(_message.Message):
@@ -258,15 +303,19 @@ class ListBranchesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CATALOG_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
+    details: _builtins.bool
+    """how the branches have been used, for which their files are listed"""
     def __init__(
         self,
         *,
         catalog: _builtins.str = ...,
+        details: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "details", b"details"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
