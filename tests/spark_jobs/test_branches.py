@@ -14,6 +14,7 @@ from metastore.pipelines.pipeline_lake import PipelineLake
 from metastore.pipelines.test_branches import QUERIES, Sales
 from metastore.resource_factory import ResourceFactory
 from rest.rest_server import RestServer, opened
+from skiway.formats.iceberg.warehouse import uri_of
 from skiway.metastore import branches
 from skiway.model import v1
 from skiway.spark_jobs.pipeline_queries import SparkQueries
@@ -76,7 +77,7 @@ def test_procedures_of_spark_on_a_branch_do_not_harm_main(rest_server: RestServe
 
 
 def files_of(server: RestServer) -> set[str]:
-    return {each.location.uri for each in server.warehouse.everything().walk(server.warehouse.root)}
+    return {uri_of(each.location) for each in server.warehouse.everything().walk(server.warehouse.root)}
 
 
 def test_a_pipeline_on_spark_publishes_all_tables_at_once(tmp_path: Path, spark: SparkSession) -> None:
