@@ -44,7 +44,7 @@ def test_branches_are_created_compared_merged_and_deleted(run: Run) -> None:
     known = run("branches", "get", "trial@dev", "-o", "json").json
     assert branch == {name: value for name, value in known.items() if name in branch}
     assert (known["changed"], known["changed_on_main"], known["own_bytes"]) == (0, 0, 0)
-    assert "own bytes" in run("branches", "list", "trial", "--details").out
+    assert "changed on main" in run("branches", "list", "trial", "--details").out
     assert (branch["name"], branch["state"], branch["is_tag"]) == ("trial@dev", "open", False)
     assert (branch["description"], branch["damage"]) == ("for later", None)
     unchanged = run("branches", "diff", "trial@dev")
