@@ -26,6 +26,7 @@ from skiway.metastore.managed.states import open_current
 from skiway.metastore.quality import rows as quality_rows
 from skiway.metastore.reconcile.outcomes import Control
 from skiway.metastore.records.policies import CallerPolicies, Subject
+from skiway.metastore.resources import policies
 from skiway.metastore.table_maintenance.tasks import run_task
 from skiway.model import v1
 
@@ -172,6 +173,33 @@ def test_all_rules_are_those_of_severity_error_whose_tables_the_branch_has(world
     world.branch("more")
     with pytest.raises(PreconditionFailed, match=r"on-gone \(its table is not on the branch\); nothing \(there is no"):
         world.merge("more")
+
+
+def test_a_merge_requires_more_rules_and_tells_nothing_about_hidden_ones(world: World) -> None:
+    rule(world, "few", row_count=v1.RowCountCheck(max=3))
+    world.branch("dev")
+    world.insert("a.t", 4, branch="dev")
+    for names in (["few"], ["*"]):
+        with pytest.raises(PreconditionFailed, match=r"few \(a.t, 4 rows"):
+            world.merge("dev", required_rules=names)
+    hidden = v1.PolicySpec(
+        display_name="rows",
+        subjects=["user:bob"],
+        objects=[world.table("a.t").resource_id],
+        row_filter=v1.PolicyFilter(predicate="x > 1"),
+    )
+    policies.calls(lambda *_: []).create(world.factory.home, v1.CreatePolicyRequest(spec=hidden))
+    bob = caller(world, "bob")
+    for name in ("few", "none"):
+        with pytest.raises(PreconditionFailed, match=rf"{name} \(there is no such rule\)"):
+            world.merge("dev", of=bob, required_rules=[name])
+    protect(world, required_rules=["few"])
+    with pytest.raises(PreconditionFailed, match="1 that you may not see") as raised:
+        world.merge("dev", of=bob)
+    assert "few" not in raised.value.message
+    assert world.merge("dev", dry_run=True).checks
+    protect(world, required_rules=[])
+    assert world.merge("dev", required_rules=["", ""]).branch.state == v1.BS_MERGED
 
 
 def test_a_rule_that_needs_too_many_rows_in_memory_stops_the_merge(

@@ -24,6 +24,10 @@ ALL_RULES = "*"
 SHOWN = 5
 
 
+Wanted = tuple[str, bool]
+"""The name of a rule, and whether the catalog requires it. Else the caller does, who names only rules that it sees."""
+
+
 def require_merger(realm: Realm, catalog: v1.Catalog, name: str) -> None:
     """Raise unless the caller is one of those who may merge into a protected catalog."""
     if not (catalog.protected and catalog.mergers) or realm.policies is None:
@@ -33,19 +37,25 @@ def require_merger(realm: Realm, catalog: v1.Catalog, name: str) -> None:
 
 
 def checked(
-    names: Iterable[str], main: Realm, branch: Realm, warehouse: Warehouse, *, after_each: Callable[[], object] = bool
+    names: Iterable[Wanted],
+    main: Realm,
+    branch: Realm,
+    warehouse: Warehouse,
+    *,
+    after_each: Callable[[], object] = bool,
 ) -> list[v1.BranchCheck]:
     """The results of rules on the branch. `after_each` is called after each rule, because that may take long."""
     found = list[v1.BranchCheck]()
-    for rule in _named(names, main.as_server(), branch.as_server(), found):
+    for rule in _named(names, main, branch.as_server(), found):
         found.append(_result(rule, branch.as_server(), warehouse))
         after_each()
     return found
 
 
-def required_by(catalog: v1.Catalog, request: v1.MergeBranchRequest) -> list[str]:
-    """The names of the rules that a merge requires."""
-    return [*(catalog.required_rules if catalog.protected else ()), *filter(None, request.required_rules)]
+def required_by(catalog: v1.Catalog, request: v1.MergeBranchRequest) -> list[Wanted]:
+    """The rules that a merge requires."""
+    own = [(name, True) for name in catalog.required_rules] if catalog.protected else []
+    return [*own, *((name, False) for name in request.required_rules if name)]
 
 
 def require_passed(realm: Realm, name: str, checks: Sequence[v1.BranchCheck]) -> None:
@@ -73,10 +83,13 @@ def _why(check: v1.BranchCheck) -> str:
     return ", ".join(filter(None, (check.observed, check.message)))
 
 
-def _named(names: Iterable[str], main: Realm, branch: Realm, missing: list[v1.BranchCheck]) -> Iterator[v1.QualityRule]:
+def _named(
+    names: Iterable[Wanted], main: Realm, branch: Realm, missing: list[v1.BranchCheck]
+) -> Iterator[v1.QualityRule]:
     """The rules with these names. Those that do not exist are added to `missing`."""
-    rules, seen = main.all(RULE), set[str]()
-    for name in names:
+    seen = set[str]()
+    for name, is_of_catalog in names:
+        rules = (main.as_server() if is_of_catalog else main).all(RULE)
         if name == ALL_RULES:
             named = [each.value for each in rules.entries(keys.rule_name(main.account_id))]
             named = [each for each in named if each.severity != v1.RSV_WARNING and _table(branch, each) is not None]
@@ -100,6 +113,8 @@ def _result(rule: v1.QualityRule, branch: Realm, warehouse: Warehouse) -> v1.Bra
     table = _table(branch, rule)
     if table is None:
         return v1.BranchCheck(rule=rule.display_name, status="unknown", message="its table is not on the branch")
+    if rule.damage:
+        return v1.BranchCheck(rule=rule.display_name, status="unknown", message=f"the rule is damaged: {rule.damage}")
     space = branch.by_id(NAMESPACE, table.namespace_id.id).value
     verdict = _verdict(rule, table, branch, warehouse)
     status = v1.RST_UNKNOWN if verdict.status is None else verdict.status

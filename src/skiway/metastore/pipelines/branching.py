@@ -97,11 +97,11 @@ def _is_running(realm: Realm, job_id: str) -> bool:
 
 
 def _rules_of(run: PipelineRun) -> Iterator[str]:
-    """The rules about the tables of the run, but warnings and expectations, which the run has judged."""
+    """The rules about the tables of the run that the owner sees, but warnings and expectations, which the run has judged."""
     realm = run.tables.elsewhere or run.tables.realm
     for table in run.ordered():
         output = run.tables.output(table.name)
-        for rule in () if output is None else rules.of_table(realm.as_server(), output.id):
+        for rule in () if output is None else rules.of_table(realm, output.id):
             if rule.value.severity != v1.RSV_WARNING and rule.value.check.WhichOneof("check") != "expectation":
                 yield rule.value.display_name
 
