@@ -220,6 +220,8 @@ FUNCTION_ROWS: Final[dict[str, Row]] = {
         lambda db: db.call("skiway.merge_branch", "dev").read_all(), WRITE_CATALOG, permission=SCHEMAS
     ),
     "diff_branch": Row(lambda db: db.call("skiway.diff_branch", "dev").read_all()),
+    "diff_statistics": Row(lambda db: db.call("skiway.diff_statistics", "dev").read_all()),
+    "diff_rows": read(lambda db: db.call("skiway.diff_rows", "dev", PEOPLE).read_all(), with_rows=True),
 }
 SYSTEM_TABLES: Final = (
     *(

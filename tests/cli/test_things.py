@@ -41,7 +41,10 @@ def test_branches_are_created_compared_merged_and_deleted(run: Run) -> None:
     )
     listed = run("branches", "list", "-o", "json").json
     [branch] = [each for each in listed if each["name"].startswith("trial@")]
-    assert branch == run("branches", "get", "trial@dev", "-o", "json").json
+    known = run("branches", "get", "trial@dev", "-o", "json").json
+    assert branch == {name: value for name, value in known.items() if name in branch}
+    assert (known["changed"], known["changed_on_main"], known["own_bytes"]) == (0, 0, 0)
+    assert "changed on main" in run("branches", "list", "trial", "--details").out
     assert (branch["name"], branch["state"], branch["is_tag"]) == ("trial@dev", "open", False)
     assert (branch["description"], branch["damage"]) == ("for later", None)
     unchanged = run("branches", "diff", "trial@dev")
@@ -53,12 +56,42 @@ def test_branches_are_created_compared_merged_and_deleted(run: Run) -> None:
         assert (change["kind"], change["name"], change["action"]) == ("namespace", "shop", "created")
         assert (change["plan"], change["conflict"]) == ("publish", "")
         assert "shop" in run("branches", command[0], "trial@dev", *command[1:]).out
+    assert run("sql", 'CREATE TABLE "trial@dev".shop.t AS SELECT 1 AS id, 2 AS n').code == 0
+    [_, table] = run("branches", "diff", "trial@dev", "--statistics", "-o", "json").json
+    [column, _] = table["columns"]
+    assert (column["column"], column["max_on_main"], column["max_on_branch"]) == ("id", None, "1")
+    assert "max on branch" in run("branches", "diff", "trial@dev", "--statistics").out
+    [row] = run("branches", "diff", "trial@dev", "--rows", "shop.t", "--key", "id", "-o", "json").json
+    assert row == {"change": "added", "id": 1, "n": 2}
+    assert run("sql", 'DROP TABLE "trial@dev".shop.t').code == 0
     assert run("branches", "merge", "trial@dev").out == "merged 1 change of branch trial@dev\n"
     assert run("branches", "get", "trial@dev", "-o", "json").json["state"] == "merged"
     assert run("namespaces", "list", "trial", "-o", "json").json[0]["name"] == "trial.shop"
     assert run("branches", "delete", "trial@dev").out == "deleted branch trial@dev\n"
     assert run("branches", "list", "trial").err == "there are no branches\n"
     assert run("catalogs", "delete", "trial", "--cascade").code == 0
+
+
+def test_protected_catalogs_are_changed_by_merges(run: Run) -> None:
+    assert run("catalogs", "create", "guarded", "--protect", "--rule", "none", "--merger", "user:nobody").code == 0
+    shown = run("catalogs", "get", "guarded", "-o", "json").json
+    assert (shown["protected"], shown["mergers"], shown["required_rules"]) == (True, ["user:nobody"], ["none"])
+    refused = run("sql", "CREATE SCHEMA guarded.shop")
+    assert refused.code == 1
+    assert "catalog guarded is protected" in refused.err
+    assert "skiway branches create guarded@dev" in refused.err
+    assert run("branches", "create", "guarded@dev").code == 0
+    assert run("sql", 'CREATE SCHEMA "guarded@dev".shop').code == 0
+    assert run("branches", "merge", "guarded@dev").code == 1
+    assert run("catalogs", "update", "guarded", "--merger", "").code == 0
+    planned = run("branches", "merge", "guarded@dev", "--dry-run")
+    assert "rule none unknown: there is no such rule" in planned.err
+    assert "none (there is no such rule)" in run("branches", "merge", "guarded@dev").err
+    assert run("catalogs", "update", "guarded", "--rule", "").code == 0
+    assert run("branches", "merge", "guarded@dev").code == 0
+    assert run("catalogs", "update", "guarded", "--unprotect").code == 0
+    assert "protected" not in run("catalogs", "get", "guarded", "-o", "json").json
+    assert run("catalogs", "delete", "guarded", "--cascade").code == 0
 
 
 def test_statements_that_attach_catalogs_are_printed(run: Run, lake: Server) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 from pyiceberg.types import LongType
 
 from lake.lakes import Lake
@@ -92,6 +93,46 @@ def test_a_branch_changes_columns_and_names_and_travels_in_time(main: AirportCli
     call(main, "merge_branch", "dev")
     main.reload()
     assert [each["more"] for each in main.scan("s.renamed").read_all().sort_by("id").to_pylist()] == [None, 7, None]
+
+
+def test_statements_on_main_of_a_protected_catalog_fail_and_leave_no_files(lake: Lake, main: AirportClient) -> None:
+    (catalog,) = catalogs.scan(lake.realm)
+    request = v1.UpdateCatalogRequest(
+        catalog_id=catalog.resource_id, spec=v1.CatalogSpec(protected=True), update_mask=FieldMask(paths=["protected"])
+    )
+    catalogs.update(lake.realm, request)
+    call(main, "create_branch", "dev")
+    before = files_of(lake)
+    statements: list[Callable[[AirportClient], object]] = [
+        lambda db: db.insert("s.t", pa.table({"id": [4], "text": ["d"]})),
+        lambda db: db.update("s.t", {"text": "x"}, where=col("id") == 1),
+        lambda db: db.delete("s.t", where=col("id") == 1),
+        lambda db: db.create_table("s.new", ROWS.schema),
+        lambda db: db.add_column("s.t", pa.field("more", pa.int64())),
+        lambda db: db.rename_table("s.t", "other"),
+        lambda db: call(db, "tag", "s.other", "now"),
+        lambda db: call(db, "create_view", "s.v", "SELECT 1 AS one"),
+        lambda db: db.create_schema("more"),
+        lambda db: db.drop_table("s.other"),
+    ]
+    for number, statement in enumerate(statements):
+        name = "s.t" if number < 6 else "s.other"
+        with pytest.raises((PermissionDenied, NotFound), match="is protected" if name == "s.t" else None) as raised:
+            statement(main)
+        assert name == "s.other" or isinstance(raised.value, PermissionDenied), number
+    assert ids(main) == [1, 2, 3]
+    assert files_of(lake) == before
+    with lake.client("managed@dev") as dev:
+        for statement in statements:
+            dev.reload()
+            statement(dev)
+    call(main, "merge_branch", "dev")
+    main.reload()
+    assert main.scan("s.v").read_all().to_pylist() == [{"one": 1}]
+
+
+def files_of(lake: Lake) -> set[str]:
+    return {str(each) for each in (lake.folder / "warehouse").rglob("*") if each.is_file()}
 
 
 def test_queries_compare_main_with_a_branch_and_views_read_the_branch(main: AirportClient, dev: AirportClient) -> None:
@@ -231,3 +272,53 @@ def test_moved_tables_and_renamed_columns_keep_the_rights_of_main(
         assert [each["label"] for each in rows] == [None] * 3
         found = call(analyst, "query", "SELECT count(label) AS n FROM public.t")
         assert found == [{"n": 0}]
+
+
+def test_the_rows_of_both_sides_are_compared_by_key(main: AirportClient, dev: AirportClient) -> None:
+    assert call(main, "diff_rows", "dev", "s.t") == []
+    dev.update("s.t", {"text": "x"}, where=col("id") == 2)
+    dev.delete("s.t", where=col("id") == 1)
+    dev.insert("s.t", pa.table({"id": [4, 4, None], "text": ["d", "d", None]}))
+    dev.add_column("s.t", pa.field("more", pa.int64()))
+    wanted = [
+        ("removed", 1, "a"),
+        ("before", 2, "b"),
+        ("after", 2, "x"),
+        ("added", 4, "d"),
+        ("added", 4, "d"),
+        ("added", None, None),
+    ]
+    for db in (main, dev):
+        found = call(db, "diff_rows", "dev", "s.t", key=["id"])
+        assert [tuple(each.values()) for each in found] == wanted
+    plain = call(main, "diff_rows", "managed@dev", "s.t")
+    assert sorted(each["change"] for each in plain) == ["added"] * 4 + ["removed"] * 2
+    dev.create_table("s.new", pa.schema({"change": pa.string()}))
+    dev.insert("s.new", pa.table({"change": ["a"]}))
+    assert call(main, "diff_rows", "dev", "s.new") == [{"change_": "added", "change": "a"}]
+    for table, key, message in (
+        ("s.none", None, "does not exist"),
+        ("s.t", ["more"], "more"),
+        ("t", None, "schema.name"),
+    ):
+        with pytest.raises(SkiwayError, match=message):
+            call(main, "diff_rows", "dev", table, **({"key": key} if key else {}))
+
+
+def test_callers_under_policies_compare_only_what_they_see(lake: Lake, main: AirportClient, dev: AirportClient) -> None:
+    table = table_of(lake, "t")
+    dev.update("s.t", {"text": "secret"}, where=col("id") == 2)
+    dev.insert("s.t", pa.table({"id": [10, 11], "text": ["hidden", "seen"]}))
+    filtered = {"row_filter": v1.PolicyFilter(predicate="id <> 10")}
+    masked = {"mask": v1.PolicyMask(columns=["text"], kind=v1.MK_NULL)}
+    for name, rule in (("rows", filtered), ("texts", masked)):
+        spec = v1.PolicySpec(display_name=name, subjects=["user:analyst"], objects=[table.resource_id], **rule)
+        policies.calls(lambda *_: []).create(lake.realm, v1.CreatePolicyRequest(spec=spec))
+    with lake.client(token="analyst") as reader:
+        found = call(reader, "diff_rows", "dev", "s.t", key=["id"])
+        assert [tuple(each.values()) for each in found] == [("added", 11, None)]
+        assert call(reader, "diff_statistics", "dev") == []
+    columns = {each["column"]: each for each in call(main, "diff_statistics", "dev")}
+    assert (columns["id"]["max_on_main"], columns["id"]["max_on_branch"]) == ("3", "11")
+    assert (columns["text"]["nulls_on_main"], columns["text"]["nulls_on_branch"]) == (0, 0)
+    assert columns["id"]["distinct_on_main"] is None  # there is no profile

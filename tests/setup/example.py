@@ -33,7 +33,14 @@ def everything(folder: Path) -> dict[str, Any]:
         },
         "catalogs": [
             {"name": "lake", "description": "Two lines\nof text\n", "properties": {"scan.mode": "auto"}},
-            {"name": HOSTILE, "description": "# not a comment", "properties": {"owner": "on", "n": "1e3", "z": "null"}},
+            {
+                "name": HOSTILE,
+                "description": "# not a comment",
+                "properties": {"owner": "on", "n": "1e3", "z": "null"},
+                "protected": True,
+                "mergers": ["role:publisher", f"user:{HOSTILE}"],
+                "required_rules": ["*"],
+            },
             {"name": "mirror", "connector_ref": "raw", "policy_ref": "x"},
         ],
         "namespaces": [

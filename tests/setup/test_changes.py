@@ -181,11 +181,13 @@ def test_delete_deletes_all_but_tables_and_what_contains_them(lake: Metastore, t
     declared = everything(tmp_path)
     applied(lake, declared, {CREDENTIAL: "type=bearer,token=x"})
     empty = {section: [] for section in declared if section not in ("version", "account")}
+    guarded = declared["catalogs"][1]["name"]
+    lake.catalogs.update((guarded,), protected=False)
     reported = applied(lake, {"version": 1, **empty}, delete=True)
     assert reported[0].startswith("deleted grant")
     left = export(lake)
     assert len(left.tables or ()) == 3
-    assert {each.name for each in left.catalogs or ()} == {"lake", declared["catalogs"][1]["name"]}
+    assert {each.name for each in left.catalogs or ()} == {"lake", guarded}
     assert {each.name for each in left.namespaces or ()} == {"lake.sales", declared["namespaces"][2]["name"]}
     assert not any(
         (left.connectors, left.views, left.tags, left.policies, left.rules, left.pipelines, left.webhooks, left.grants)

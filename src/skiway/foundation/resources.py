@@ -150,10 +150,18 @@ PROPERTIES: Final = Field("properties", "Property.", type=dict, many=True, optio
 ACCOUNT: Final = Resource(
     "account", "Manage accounts, which own catalogs.", "account.write", read_permission="account.read"
 )
+PROTECTION: Final = (
+    Field("protected", "Only merges of branches change what it contains.", type=bool, option="--protect/--unprotect"),
+    Field("mergers", "Who may merge: user:<subject>, role:<name> or group:<name>.", many=True, option="--merger"),
+    Field("required_rules", "A quality rule that must pass before a merge, or * for all.", many=True, option="--rule"),
+)
+"""How changes of a catalog are guarded. Without mergers, everybody who may write the catalog may merge."""
+
 CATALOG: Final = Resource(
     "catalog",
     "Manage catalogs, the top level of names. DuckDB attaches a catalog by its name.",
     "catalog.write",
+    fields=PROTECTION,
     columns=("name", "description", "created_at"),
     create="It is empty.",
     read_permission="catalog.read",

@@ -33,6 +33,7 @@ from skiway.metastore.managed.locations import files_of_table, folder_of_table, 
 from skiway.metastore.records import keys
 from skiway.metastore.records.branches import addresses_in
 from skiway.metastore.records.kinds import KINDS, TABLE, Kind
+from skiway.metastore.records.names import BRANCH_MARK
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 from skiway.storage import FORMAT_VERSION, Pointer, StoreFormat, Stores, blob_digest
@@ -340,6 +341,14 @@ class Checker:
         if kind.key(value) != key:
             yield Defect(key, f"it contains the {kind.noun} with key {kind.key(value)}")
             return
+        if isinstance(value, v1.Catalog) and BRANCH_MARK in value.display_name:
+            # Earlier releases allowed such names.
+            name = value.display_name
+            yield Defect(
+                key,
+                f"catalog {name} has a name with {BRANCH_MARK}, which separates the name of a catalog from that of a branch, so it hides a "
+                f"branch with this name: rename it with skiway catalogs update '{name}' --name NAME",
+            )
         for name in kind.names(value):
             named = self._stores.pointers.get(name)
             if named is None or named.blob_uri != pointer.blob_uri:
@@ -392,7 +401,7 @@ class Checker:
         """Repair what was found. Defects that cannot be repaired are returned."""
         for table in self._unordered.values():
             try:
-                realm = Realm(self._stores, table.resource_id.account_id)
+                realm = Realm(self._stores, table.resource_id.account_id, past_protection=True)
                 change(realm, warehouse, table.resource_id, plain((), ()))  # every commit puts the times in order
                 self.repaired.append(f"the history of table {table.display_name}: {table.metadata_location}")
             except SkiwayError as error:

@@ -393,6 +393,7 @@ class Pipeline:
                 administers=call.decision is not None and call.decision.everywhere("grant.manage"),
                 access=access,
                 policies=policies,
+                past_protection=bool(principal.table_id),  # a job that maintains the table
             )
         return call.realm
 

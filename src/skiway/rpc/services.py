@@ -94,6 +94,12 @@ def all_services(
     pipeline_area = PipelineArea(reconciler, current_roles, allows_python=allows_python)
 
     # A server without a warehouse refuses these calls, and serves the others.
+    def list_branches(realm: Realm, request: v1.ListBranchesRequest) -> v1.ListBranchesResponse:
+        return branches.list_(realm, request, warehouse=staging.files() if request.details else None)
+
+    def get_branch(realm: Realm, request: v1.GetBranchRequest) -> v1.GetBranchResponse:
+        return branches.get(realm, request, warehouse=staging.files())
+
     def diff_branch(realm: Realm, request: v1.DiffBranchRequest) -> v1.DiffBranchResponse:
         return branches.diff(realm, request, warehouse=staging.files())
 
@@ -225,8 +231,8 @@ def all_services(
         service(
             "BranchService",
             "catalog",
-            ListBranches=reads(branches.list_, "catalog.read", by_object=True),
-            GetBranch=reads(branches.get, "catalog.read", by_object=True),
+            ListBranches=reads(list_branches, "catalog.read", by_object=True),
+            GetBranch=reads(get_branch, "catalog.read", by_object=True),
             CreateBranch=by_object(changes(branches.create, "namespace.write")),
             DeleteBranch=by_object(changes(branches.delete, "namespace.write")),
             DiffBranch=reads(diff_branch, "catalog.read", by_object=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from skiway.setup.declarations import (
     CHECKS,
     SECTION_OF,
     Account,
+    Catalog,
     Connector,
     Grant,
     Object,
@@ -83,14 +85,18 @@ class Applying:
                 reference = getattr(change.desired, name)
                 read_one = partial(read_secret, name, reference.env, reference.file, environment)
                 self.secrets.setdefault((change.kind, change.name), {})[name] = _with_place(change, read_one)
+        protected = [each for each in plan.changes if _protects(each)]
         for number, change in enumerate(plan.changes):
             if self._must_wait(change):
                 self.waiting.append(change)
                 continue
-            _with_place(change, partial(self._make, change), left=len(plan.changes) - number - 1)
+            now = _unprotected(change) if change in protected else change
+            _with_place(change, partial(self._make, now), left=len(plan.changes) - number - 1)
             self.report(f"{PAST[change.action]} {change.kind} {change.name}".strip())
         if self.waiting:
             raise self._waiting_error()
+        for change in protected:  # when it contains what the setup declares
+            _with_place(change, partial(self.lake.catalogs.update, (change.name,), protected=True))
 
     def _must_wait(self, change: Change) -> bool:
         if any(each.kind in PROTECTING for each in self.waiting) and (
@@ -146,6 +152,17 @@ class Applying:
                 _grant(self.lake, change, item)
             case _:
                 _resource(self.lake, change, item, self.secrets.get((change.kind, change.name), {}))
+
+
+def _protects(change: Change) -> bool:
+    """Whether the change makes a catalog protected."""
+    if not isinstance(change.desired, Catalog) or change.action == "delete" or not change.desired.protected:
+        return False
+    return change.action == "create" or "protected" in change.changed
+
+
+def _unprotected(change: Change) -> Change:
+    return dataclasses.replace(change, desired=replace(change.desired, protected=False))
 
 
 def _with_place(change: Change, act: Callable[[], Any], *, left: int = 0) -> Any:

@@ -62,6 +62,11 @@ class Catalog(Declaration, frozen=True):
     connector_ref: Annotated[str, Meta(description="Mark of a catalog that only connectors fill.")] = ""
     policy_ref: str = ""
     properties: Properties = {}
+    protected: Annotated[bool, Meta(description="Whether only merges of branches change what it contains.")] = False
+    mergers: Annotated[tuple[str, ...], Meta(description="Who may merge: user:, role: or group: and a name.")] = ()
+    required_rules: Annotated[
+        tuple[str, ...], Meta(description="Quality rules that must pass before a merge; * stands for all.")
+    ] = ()
 
 
 class Namespace(Declaration, frozen=True):

@@ -160,7 +160,8 @@ def jobs_of(
     def run_here(job: v1.Job, control: Control) -> Outcome:
         realm = realm_of(job.account_id)
         if job.HasField("pipeline"):
-            return run_job(realm, area, job.pipeline, queries, control, functions(job) if functions else None)
+            runner = functions(job) if functions else None
+            return run_job(realm, area, job.pipeline, queries, control, runner, run_id=job.job_id)
         if job.HasField("maintenance"):
             if reconciler.warehouse is None:
                 raise Unsupported(

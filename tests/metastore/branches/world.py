@@ -16,7 +16,7 @@ from metastore.resource_factory import ResourceFactory
 from skiway.formats import location
 from skiway.formats.iceberg.changes.commits import append, delete_all
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
-from skiway.metastore import Realm, branches, managed, namespaces, tables
+from skiway.metastore import Realm, branches, catalogs, managed, namespaces, tables
 from skiway.metastore.gc import warehouse as gc
 from skiway.metastore.gc.sweeps import sweep_blobs, sweep_pointers
 from skiway.metastore.records import keys
@@ -41,7 +41,13 @@ class World:
         self.tables = ManagedTableFactory.at(self.factory, self.folder)
         # Files have times of the real clock. All are old enough to be deleted, unless something uses them.
         self.factory.clock.now = datetime.now(UTC) + timedelta(days=10)
-        self.factory.catalog("lake")
+        if self.catalog is None:
+            self.factory.catalog("lake")
+
+    @property
+    def catalog(self) -> v1.Catalog | None:
+        found = catalogs.find(self.factory.home, "lake")
+        return None if found is None else found.value
 
     @property
     def warehouse(self) -> Any:
@@ -77,7 +83,8 @@ class World:
 
     def namespace(self, name: str, branch: str = MAIN) -> v1.Namespace:
         realm = self.realm(branch)
-        catalog = self.factory.first_catalog()
+        catalog = self.catalog
+        assert catalog is not None
         found = namespaces.lookup(realm, catalog.resource_id, [name])
         if found is None:
             spec = v1.NamespaceSpec(display_name=name, catalog_id=catalog.resource_id)
@@ -143,7 +150,8 @@ class World:
         return sorted(found.scan().to_arrow()["x"].to_pylist())
 
     def names(self, branch: str = MAIN) -> list[str]:
-        realm, catalog = self.realm(branch), self.factory.first_catalog()
+        realm, catalog = self.realm(branch), self.catalog
+        assert catalog is not None
         return sorted(
             f"{namespace.display_name}.{table.display_name}"
             for namespace in namespaces.scan(realm, catalog.resource_id.id)

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from metastore.managed_table_factory import ManagedTableFactory
-from metastore.resource_factory import ResourceFactory
+from metastore.resource_factory import ResourceFactory, mask
 from skiway.errors import NotFound
 from skiway.formats.iceberg import manifest_files
 from skiway.metastore.maintenance import Checker, Defect
 from skiway.metastore.platform import TokenUses
 from skiway.metastore.records import keys
+from skiway.metastore.records.kinds import CATALOG
+from skiway.metastore.records.repository import Repository
 from skiway.metastore.resources import catalogs, grants
 from skiway.model import v1
 from skiway.storage import ABSENT, Stores
@@ -182,3 +184,17 @@ def test_counts_of_manifests_must_agree(
     problems = [each.problem for each in Checker(factory.stores, managed.warehouse).defects()]
     assert len(problems) == 2
     assert all(f" {noun}, but " in each for each in problems), problems
+
+
+def test_a_catalog_whose_name_hides_branches_is_reported_until_it_is_renamed(factory: ResourceFactory) -> None:
+    """Earlier releases allowed such names."""
+    own_id = v1.ResourceId(account_id="a1", id="old", kind=v1.RK_CATALOG)
+    old = v1.Catalog(resource_id=own_id, display_name="lake@dev")
+    Repository(factory.stores, CATALOG).create(old)
+    (found,) = defects(factory)
+    assert "rename it with skiway catalogs update 'lake@dev' --name NAME" in found.problem
+    request = v1.UpdateCatalogRequest(
+        catalog_id=own_id, spec=v1.CatalogSpec(display_name="lake-dev"), update_mask=mask("display_name")
+    )
+    catalogs.update(factory.home, request)
+    assert defects(factory) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from skiway.cli.lake.resources import commands_for, state_of
 from skiway.cli.options import Description, Parent, Yes
 from skiway.errors import NotFound
 from skiway.foundation.causes import suggestion
-from skiway.foundation.resources import CATALOG, DESCRIPTION, NAMESPACE, PROPERTIES
+from skiway.foundation.resources import CATALOG, DESCRIPTION, NAMESPACE, PROPERTIES, PROTECTION
 from skiway.presentation.tables import picked, row_count
 
 if TYPE_CHECKING:
@@ -31,15 +32,20 @@ def _shown(_: Call, container: Catalog | Namespace) -> dict[str, Any]:
     return {"name": str(container), **facts, **state_of(container)}
 
 
+def _catalog(call: Call, catalog: Catalog) -> dict[str, Any]:
+    guards = picked(catalog, "protected", "mergers", "required_rules") if catalog.protected else {}
+    return {**_shown(call, catalog), **guards}
+
+
 FIELDS = (DESCRIPTION, PROPERTIES)
-catalogs_app = commands_for(CATALOG, shown=_shown, but=("list",), fields=FIELDS)
+catalogs_app = commands_for(CATALOG, shown=_catalog, but=("list",), fields=(*FIELDS, *PROTECTION))
 namespaces_app = commands_for(NAMESPACE, shown=_shown, but=("list",), fields=FIELDS)
 
 
 @command(catalogs_app, "list")
 def list_catalogs(call: Call) -> None:
     """List the catalogs of the account."""
-    records = (_shown(call, catalog) for catalog in call.lake.catalogs())
+    records = (_catalog(call, catalog) for catalog in call.lake.catalogs())
     empty = "there are no catalogs; create one with: skiway catalogs create lake"
     call.print_rows(records, CATALOG.columns, empty=empty)
 
@@ -215,6 +221,7 @@ Conflicts = Annotated[
 ]
 
 _BRANCH_COLUMNS = ["name", "state", "is_tag", "owner", "created_at"]
+_LIFE = ("changed_at", "changed", "changed_on_main", "own_files", "own_bytes")
 _CHANGES = ["kind", "name", "action", "on_main", "plan", "conflict", "rows_on_main", "rows_on_branch"]
 
 
@@ -232,12 +239,24 @@ def create_branch(
 
 @command(branches_app, "list")
 def list_branches(
-    call: Call, catalog: Annotated[str, typer.Argument(metavar="CATALOG", help="The catalog; by default all.")] = ""
+    call: Call,
+    catalog: Annotated[str, typer.Argument(metavar="CATALOG", help="The catalog; by default all.")] = "",
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details", help="Show the last change, how far they are from main, and the size of their files."
+        ),
+    ] = False,
 ) -> None:
     """List branches and tags."""
     parents = [catalog] if catalog else [each.name for each in call.lake.catalogs()]
-    records = (_branch(f"{parent}@{each.name}", each) for parent in parents for each in call.lake.branches(parent))
-    call.print_rows(records, _BRANCH_COLUMNS, empty="there are no branches")
+    records = (
+        _branch(f"{parent}@{each.name}", each)
+        for parent in parents
+        for each in call.lake.branches(parent, details=details)
+    )
+    columns = [*_BRANCH_COLUMNS, *(_LIFE if details else ())]
+    call.print_rows(records, columns, empty="there are no branches")
 
 
 @command(branches_app, "get")
@@ -247,9 +266,59 @@ def get_branch(call: Call, name: BranchName) -> None:
 
 
 @command(branches_app, "diff")
-def diff_branch(call: Call, name: BranchName) -> None:
+def diff_branch(
+    call: Call,
+    name: BranchName,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Compare the statistics of the columns of changed tables.")
+    ] = False,
+    rows: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Compare the rows of this table, such as s.t.")
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column of the key that identifies rows, with --rows; can be repeated."),
+    ] = None,
+) -> None:
     """Show what a branch has changed, and which changes are in conflict with main."""
-    _print_changes(call, call.lake.branches.diff(name))
+    if rows is not None:
+        catalog, _, _ = name.rpartition("@")
+        named = {"key": list(key)} if key else {}
+        with call.airport(catalog) as lake:
+            found = lake.call("skiway.diff_rows", name, rows, named=named).read_all()
+        call.print_rows(found.to_pylist(), found.column_names, empty="both sides have the same rows")
+        return
+    changes = call.lake.branches.diff(name, statistics=statistics)
+    if not statistics:
+        _print_changes(call, changes)
+    elif call.is_for_people:
+        found = ({"table": change.name, **column} for change in changes for column in _columns(change))
+        call.print_rows(found, _STATISTICS, empty="the branch has changed no tables")
+    else:
+        records = ({**_change(each), "columns": _columns(each)} for each in changes)
+        call.print_rows(records, [*_CHANGES, "columns"], empty="the branch has changed nothing")
+
+
+_FIGURES = ("nulls", "distinct", "min", "max", "quantiles")
+_STATISTICS = ["table", "column", *(f"{name}_on_{side}" for name in _FIGURES for side in ("main", "branch"))]
+
+
+def _columns(change: BranchChange) -> list[dict[str, Any]]:
+    """The statistics of the columns of a table, side by side."""
+    from skiway.presentation.tables import ColumnProfile
+
+    found = []
+    for column in change.columns:
+        record: dict[str, Any] = {"column": column.name}
+        for side in ("main", "branch"):
+            known = ColumnProfile.of(getattr(column, side), "") if column.HasField(side) else None
+            distinct = None if known is None or known.distinct is None else known.distinct.value
+            values = (
+                (None,) * 5 if known is None else (known.nulls, distinct, known.min, known.max, known.quantiles or None)
+            )
+            record |= {f"{name}_on_{side}": value for name, value in zip(_FIGURES, values, strict=True)}
+        found.append(record)
+    return found
 
 
 @command(branches_app, "merge")
@@ -259,14 +328,23 @@ def merge_branch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a merge would do.")] = False,
     ours: Conflicts = None,
     theirs: Conflicts = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE", help="A quality rule that must pass on the branch, or * for all; can be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Publish all changes of a branch on main at once, or none.
 
     An object in conflict stays as it is on main with --ours, and becomes as it is on the branch with --theirs.
     """
-    done = call.lake.branches.merge(name, dry_run=dry_run, ours=ours or (), theirs=theirs or ())
+    done = call.lake.branches.merge(name, dry_run=dry_run, ours=ours or (), theirs=theirs or (), rules=rule or ())
     if dry_run:
         _print_changes(call, list(done.changes))
+        for check in done.checks:
+            found = ", ".join(filter(None, (check.observed, check.message)))
+            typer.echo(f"rule {check.rule} {check.status}: {found}", err=True)
         return
     count = len(done.changes)
     call.print_result(f"merged {count} change{'' if count == 1 else 's'} of branch {name}", _branch(name, done.branch))
@@ -282,9 +360,14 @@ def delete_branch(call: Call, name: BranchName) -> None:
 def _branch(name: str, branch: Branch) -> Mapping[str, Any]:
     """A branch in the output, with the name that other commands take."""
     facts = picked(branch, "state", "is_tag", "description", "owner", "created_at", "merged_by")
-    return {"name": name, **facts, "damage": branch.damage or None}
+    checks = [picked(each, "rule", "table", "status", "observed") for each in branch.checks]
+    life = picked(branch.life, *_LIFE) | {"changed_at": branch.life.changed_at.ToDatetime(UTC)} if branch.life else {}
+    return {"name": name, **facts, **life, **({"checks": checks} if checks else {}), "damage": branch.damage or None}
 
 
 def _print_changes(call: Call, changes: list[BranchChange]) -> None:
-    records = (picked(each, *_CHANGES, "previous_name", "rows_added", "rows_removed") for each in changes)
-    call.print_rows(records, _CHANGES, empty="the branch has changed nothing")
+    call.print_rows(map(_change, changes), _CHANGES, empty="the branch has changed nothing")
+
+
+def _change(change: BranchChange) -> dict[str, Any]:
+    return picked(change, *_CHANGES, "previous_name", "rows_added", "rows_removed")

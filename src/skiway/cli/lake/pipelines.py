@@ -107,14 +107,19 @@ def run(
     name: PipelineName,
     full: Annotated[bool, typer.Option("--full", help="Refresh all tables in full, also unchanged ones.")] = False,
     select: Select = None,
+    branch: Annotated[str, typer.Option(metavar="NAME", help="Read and write on this branch of the catalog.")] = "",
+    on_branch: Annotated[
+        bool, typer.Option("--on-branch", help="Run on a new branch, and merge it if all tables and rules succeed.")
+    ] = False,
     dry_run: DryRun = False,
     watch: Watch = True,
 ) -> None:
     """Refresh the tables of a pipeline that have to be, in the order of what they read."""
+    chosen = select or ()
     if dry_run:
-        _print_plan(call, call.lake.pipelines.plan(name, full=full, select=select or ()))
+        _print_plan(call, call.lake.pipelines.plan(name, full=full, select=chosen, branch=branch))
         return
-    job = call.lake.pipelines.start(name, full=full, select=select or ())
+    job = call.lake.pipelines.start(name, full=full, select=chosen, branch=branch, on_branch=on_branch)
     run_to_end(call, job, call.lake.jobs.wait, watch=watch)
 
 

@@ -88,6 +88,9 @@ class CatalogFields(ContainerFields, total=False):
     """What people set for catalogs."""
 
     connector_ref: str | None
+    protected: bool | None
+    mergers: Sequence[str] | None
+    required_rules: Sequence[str] | None
 
 
 class CatalogChanges(CatalogFields, total=False):
@@ -373,6 +376,10 @@ class Branch:
     """When it was created."""
     merged_by = Attribute[str]()
     """Who merged it; empty if it is not merged."""
+    checks = Attribute[list[v1.BranchCheck]]()
+    """The results of the rules that the merge required."""
+    life = Attribute[v1.BranchLife | None]()
+    """How it has been used; None in lists without details, and for callers who do not see everything."""
     damage = Attribute[str]()
     """A description of damage to its record; empty if there is none."""
 
@@ -412,6 +419,8 @@ class BranchChange:
     """The rows in the files that the branch has removed."""
     snapshots = Attribute[int]()
     """How many snapshots only the branch has."""
+    columns = Attribute[list[v1.BranchColumn]]()
+    """The statistics of the columns on both sides, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +429,8 @@ class Merged:
 
     branch: Branch
     changes: tuple[BranchChange, ...]
+    checks: tuple[v1.BranchCheck, ...] = ()
+    """The results of the rules that the catalog requires."""
 
     @property
     def conflicts(self) -> list[str]:
@@ -430,9 +441,9 @@ class Merged:
 class Branches(Area):
     """`lake.branches`: names are those of a catalog and a branch of it, such as `lake@dev`."""
 
-    def __call__(self, catalog: str = "") -> list[Branch]:
-        """Return the branches and tags of a catalog, or of all catalogs, by name."""
-        return list(map(Branch, self._calls.rpc("ListBranches", catalog=catalog).branches))
+    def __call__(self, catalog: str = "", *, details: bool = False) -> list[Branch]:
+        """Return the branches and tags of a catalog, or of all catalogs, by name; with `details`, how they have been used."""
+        return list(map(Branch, self._calls.rpc("ListBranches", catalog=catalog, details=details).branches))
 
     def get(self, name: str) -> Branch:
         """Return a branch."""
@@ -446,16 +457,24 @@ class Branches(Area):
         """Delete a branch, and what only it has."""
         return Branch(self._calls.rpc("DeleteBranch", name=name).branch)
 
-    def diff(self, name: str) -> list[BranchChange]:
-        """Return what a branch has changed."""
-        return list(map(BranchChange, self._calls.rpc("DiffBranch", name=name).changes))
+    def diff(self, name: str, *, statistics: bool = False) -> list[BranchChange]:
+        """Return what a branch has changed; with `statistics`, also those of the columns of changed tables. No rows are read."""
+        return list(map(BranchChange, self._calls.rpc("DiffBranch", name=name, statistics=statistics).changes))
 
     def merge(
-        self, name: str, *, dry_run: bool = False, ours: Sequence[str] = (), theirs: Sequence[str] = ()
+        self,
+        name: str,
+        *,
+        dry_run: bool = False,
+        ours: Sequence[str] = (),
+        theirs: Sequence[str] = (),
+        rules: Sequence[str] = (),
     ) -> Merged:
         """Publish all changes of a branch on main at once, or none.
 
         Objects in conflict that are named in `ours` stay as they are on main, those in `theirs` become as on the branch.
+        `rules` are quality rules that must pass on the branch, besides those that the catalog requires; `*` stands for all.
         """
-        done = self._calls.rpc("MergeBranch", name=name, dry_run=dry_run, ours=ours, theirs=theirs)
-        return Merged(Branch(done.branch), tuple(map(BranchChange, done.changes)))
+        given: dict[str, Any] = {"ours": ours, "theirs": theirs, "required_rules": rules}
+        done = self._calls.rpc("MergeBranch", name=name, dry_run=dry_run, **given)
+        return Merged(Branch(done.branch), tuple(map(BranchChange, done.changes)), tuple(done.checks))

@@ -276,18 +276,24 @@ class Pipelines(NamedCollection[Pipeline]):
         files: Mapping[str, str] | None = None,
         full: bool = False,
         select: Iterable[str] = (),
+        branch: str = "",
     ) -> list[PlannedTable]:
         """Return what a run would do now, in its order; with `files`, as if the pipeline had these.
 
-        `select` names tables, as in `start`.
+        `select` names tables, and `branch` a branch, as in `start`.
         """
         spec = None if files is None else v1.PipelineSpec(files=files)
         key = {} if name is None else self._key(name)
-        return list(map(_planned, self._calls.rpc("PlanPipeline", **key, spec=spec, full=full, select=select).tables))
+        given: dict[str, Any] = {"spec": spec, "full": full, "select": select, "branch": branch}
+        return list(map(_planned, self._calls.rpc("PlanPipeline", **key, **given).tables))
 
-    def start(self, name: str, *, full: bool = False, select: Iterable[str] = ()) -> Job:
+    def start(
+        self, name: str, *, full: bool = False, select: Iterable[str] = (), branch: str = "", on_branch: bool = False
+    ) -> Job:
         """Start a run; return its job, or the running one that does the same. With `full`, all tables are refreshed in full.
 
-        `select` names the tables of the run: `totals`, `+totals` with what it reads, `totals+` with what reads it, `state:changed`.
+        `select` names the tables of the run: `totals`, `+totals` with what it reads, `totals+` with what reads it, `state:changed`. The run
+        is on main, on a `branch` such as `dev`, or `on_branch` of its own, which is merged and deleted if everything succeeds.
         """
-        return Job(self._calls.rpc("StartPipeline", **self._key(name), full=full, select=select).job)
+        given: dict[str, Any] = {"full": full, "select": select, "branch": branch, "on_branch": on_branch}
+        return Job(self._calls.rpc("StartPipeline", **self._key(name), **given).job)

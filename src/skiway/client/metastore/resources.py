@@ -259,6 +259,13 @@ class Catalog(PathResource[v1.Catalog]):
 
     kind = "catalog"
 
+    protected = Attribute[bool]()
+    """Whether only merges of branches change what it contains."""
+    mergers = Attribute[list[str]]()
+    """Who may merge, if it is protected; everybody who may write it, if this is empty."""
+    required_rules = Attribute[list[str]]()
+    """The quality rules that must pass before a merge, if it is protected."""
+
     def _parent_path(self) -> Sequence[str]:
         return ()
 

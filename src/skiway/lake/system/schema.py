@@ -72,6 +72,7 @@ class SystemSchema(Schema):
             administration.EndQueryFunction(self._context),
             SeenByFunction(self._context, self._catalog.display_name, self._find),
             *(function(self._context, self._catalog) for function in branches.FUNCTIONS),
+            branches.DiffRowsFunction(self._context, self._catalog, self._find),
             *(
                 EffectFunction(declared, self._context, self._catalog, self._find)
                 for declared in (create_view, drop_view, *EFFECTS)

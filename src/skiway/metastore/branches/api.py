@@ -1,12 +1,11 @@
-"""The calls for branches: create, get, list, delete, diff and merge, and the sweep of those that were deleted."""
+"""The calls for branches: create, get, list, delete, diff and merge."""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from itertools import islice
+from datetime import timedelta
 from typing import Final
 
 from skiway.errors import (
@@ -22,14 +21,15 @@ from skiway.errors import (
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.branches.bases import collected
 from skiway.metastore.branches.differences import Comparison, Difference
+from skiway.metastore.branches.life import ending, event_of, life
 from skiway.metastore.branches.merging import Merge, lost_race, resolve, unresolved
 from skiway.metastore.branches.opening import find, is_dead, opened, split_name
+from skiway.metastore.branches.required import checked, require_merger, require_passed, required_by, visible
 from skiway.metastore.managed.tables import remember
 from skiway.metastore.records import keys, updates
 from skiway.metastore.records.branches import main_of
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.journal import added_event
-from skiway.metastore.records.kinds import ACCOUNT, BRANCH, TABLE
+from skiway.metastore.records.kinds import BRANCH, TABLE
 from skiway.metastore.records.names import BRANCH_MARK
 from skiway.metastore.records.realm import Realm, timestamp
 from skiway.metastore.records.repository import Repository, Stored
@@ -37,15 +37,13 @@ from skiway.metastore.records.updates import copied
 from skiway.metastore.resources import catalogs
 from skiway.metastore.resources.hierarchy import is_managed, purge_table
 from skiway.model import v1
-from skiway.storage import ABSENT, Clock, Delete, Operation, Put, Stores
+from skiway.storage import ABSENT, Put
 
 MAX_BRANCHES: Final = 100
 """How many branches and tags an account may have."""
 ATTEMPTS: Final = 20
 """How often a merge is planned again because main has changed meanwhile."""
 BUSY: Final = timedelta(minutes=2)
-KEPT_S: Final = 3 * 24 * 3600.0
-"""How long the files of a deleted branch are kept for queries that read them."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -81,7 +79,9 @@ def create(realm: Realm, request: v1.CreateBranchRequest) -> v1.CreateBranchResp
         uri = realm.stores.blobs.put(base.SerializeToString(deterministic=True), folder=keys.folder(key), suffix=".pb")
         opened_ = _changed(realm, made.value, v1.BS_OPEN)
         batch = repository.replacement(made, opened_).operations
-        realm.stores.pointers.apply([*batch, Put(key, uri, expect=ABSENT), _event(realm, catalog, opened_, "created")])
+        realm.stores.pointers.apply(
+            [*batch, Put(key, uri, expect=ABSENT), event_of(realm, catalog, opened_, "created")]
+        )
     except SkiwayError:
         with suppress(SkiwayError):
             repository.delete(made.pointer, made.value)
@@ -89,34 +89,40 @@ def create(realm: Realm, request: v1.CreateBranchRequest) -> v1.CreateBranchResp
     return v1.CreateBranchResponse(branch=opened_)
 
 
-def get(realm: Realm, request: v1.GetBranchRequest) -> v1.GetBranchResponse:
-    """Return a branch."""
-    return v1.GetBranchResponse(branch=_found(realm, request.name)[1].value)
+def get(realm: Realm, request: v1.GetBranchRequest, *, warehouse: Warehouse | None = None) -> v1.GetBranchResponse:
+    """Return a branch and, with a warehouse and for callers who see everything, how it has been used."""
+    found = _found(realm, request.name)[1]
+    shown = _shown(realm, found.value) if warehouse is None else _with_life(realm, warehouse, found)
+    return v1.GetBranchResponse(branch=shown)
 
 
-def list_(realm: Realm, request: v1.ListBranchesRequest) -> v1.ListBranchesResponse:
-    """List the branches of a catalog by name, or those of all catalogs that the caller sees."""
+def list_(
+    realm: Realm, request: v1.ListBranchesRequest, *, warehouse: Warehouse | None = None
+) -> v1.ListBranchesResponse:
+    """List the branches of a catalog by name, or those of all catalogs that the caller sees.
+
+    With details, callers who see everything also get how the branches have been used.
+    """
     seen = [each for each in catalogs.scan(realm) if not request.catalog or each.display_name == request.catalog]
     if request.catalog and not seen:
         raise failure(NotFound, "catalog.by.name.missing", catalog=request.catalog)
     found = (
-        stored.value
+        stored
         for catalog in seen
         for stored in _branches(realm).entries(keys.branch_name(realm.account_id, catalog.resource_id.id))
     )
-    return v1.ListBranchesResponse(branches=[each for each in found if each.state != v1.BS_CREATING])
+    shown = [each for each in found if each.value.state != v1.BS_CREATING]
+    if not request.details or warehouse is None:
+        return v1.ListBranchesResponse(branches=[_shown(realm, each.value) for each in shown])
+    return v1.ListBranchesResponse(branches=[_with_life(realm, warehouse, each) for each in shown])
 
 
 def delete(realm: Realm, request: v1.DeleteBranchRequest) -> v1.DeleteBranchResponse:
     """Delete a branch. What only it uses is deleted later, because queries may still read it."""
     catalog, found = _found(realm, request.name)
     _require_owner(realm, catalog, found.value)
-    gone = _changed(realm, found.value, v1.BS_DELETED)
-    gone.deleted_at.CopyFrom(realm.now())
-    batch = _branches(realm).replacement(found, gone).operations
-    updates.apply_batch(
-        realm, [*batch, _event(realm, catalog, gone, "deleted")], what=f"branch {found.value.display_name}"
-    )
+    gone, batch = ending(realm, catalog, found)
+    updates.apply_batch(realm, batch, what=f"branch {found.value.display_name}")
     return v1.DeleteBranchResponse(branch=gone)
 
 
@@ -126,17 +132,22 @@ def diff(realm: Realm, request: v1.DiffBranchRequest, *, warehouse: Warehouse) -
     comparison = Comparison(_main(realm), opened(realm, warehouse, found), warehouse)
     differences = comparison.differences()
     resolve(comparison, differences)
-    return v1.DiffBranchResponse(changes=comparison.described(differences))
+    return v1.DiffBranchResponse(changes=comparison.described(differences, statistics=request.statistics))
 
 
 def merge(realm: Realm, request: v1.MergeBranchRequest, *, warehouse: Warehouse) -> v1.MergeBranchResponse:
     """Publish all changes of a branch on main, with the rights of the caller, or nothing."""
     catalog, found = _found(realm, request.name)
     realm.require("namespace.write", catalog)
+    require_merger(realm, catalog, request.name)
     if request.dry_run:
         comparison = Comparison(_main(realm), opened(realm, warehouse, found), warehouse)
         planned = _planned(comparison, request)
-        return v1.MergeBranchResponse(branch=found.value, changes=comparison.described(planned))
+        checks = checked(required_by(catalog, request), comparison.main, comparison.branch, warehouse)
+        described = comparison.described(planned)
+        return v1.MergeBranchResponse(
+            branch=_shown(realm, found.value), changes=described, checks=visible(realm, checks)
+        )
     if found.value.is_tag:
         raise failure(PreconditionFailed, "branch.is_tag", name=found.value.display_name)
     if found.value.state == v1.BS_MERGING:
@@ -144,15 +155,24 @@ def merge(realm: Realm, request: v1.MergeBranchRequest, *, warehouse: Warehouse)
     if found.value.state != v1.BS_OPEN:
         raise failure(PreconditionFailed, "branch.closed", name=found.value.display_name, state="merged")
     locked = _marked(realm, found, v1.BS_MERGING)
+
+    def renew() -> None:
+        nonlocal locked
+        locked = _marked(realm, locked, v1.BS_MERGING)
+
     try:
+        rules, on_it = required_by(catalog, request), opened(realm, warehouse, locked)
+        checks = checked(rules, _main(realm), on_it, warehouse, after_each=renew)
+        require_passed(realm, request.name, checks)
         for attempt in range(ATTEMPTS):
-            comparison = Comparison(_main(realm), opened(realm, warehouse, locked), warehouse)
+            main = replace(_main(realm), past_protection=True)
+            comparison = Comparison(main, opened(realm, warehouse, locked), warehouse)
             differences = _planned(comparison, request)
             if conflicts := unresolved(differences):
                 named = "; ".join(conflicts[:10])
                 raise failure(Conflict, "branch.conflicts", name=request.name, conflicts=named)
             try:
-                return _merged(realm, catalog, locked, comparison, differences)
+                return _merged(realm, catalog, locked, comparison, differences, checks)
             except SkiwayError as error:
                 if not lost_race(error) or attempt == ATTEMPTS - 1:
                     raise
@@ -179,11 +199,13 @@ def _merged(
     locked: Stored[v1.Branch],
     comparison: Comparison,
     differences: list[Difference],
+    checks: list[v1.BranchCheck],
 ) -> v1.MergeBranchResponse:
     described = list(comparison.described(differences))
     merged = _changed(realm, locked.value, v1.BS_MERGED)
     merged.merged_at.CopyFrom(realm.now())
     merged.merged_by = realm.caller
+    merged.checks.extend(checks)
     published = [each for each in differences if each.plan != "keep"]
     dropped = [
         each.main.value
@@ -197,12 +219,12 @@ def _merged(
             remember(main, table)
     batch = _branches(realm).replacement(locked, merged).operations
     source = f"{catalog.display_name}{BRANCH_MARK}{locked.value.display_name}"
-    Merge(comparison, differences, source).apply([*batch, _event(realm, catalog, merged, "merged")])
+    Merge(comparison, differences, source).apply([*batch, event_of(realm, catalog, merged, "merged")])
     with suppress(SkiwayError):  # the merge is done, and garbage collection deletes the rest
         for table in dropped:
             purge_table(main, table.resource_id.id)
             updates.forget_grants(main.stores, keys.table(realm.account_id, table.resource_id.id))
-    return v1.MergeBranchResponse(branch=merged, changes=described)
+    return v1.MergeBranchResponse(branch=_shown(realm, merged), changes=described, checks=visible(realm, checks))
 
 
 # --- records -----------------------------------------------------------------------------------------------------------
@@ -230,6 +252,24 @@ def _catalog(realm: Realm, name: str) -> tuple[v1.Catalog, str]:
 def _found(realm: Realm, name: str) -> tuple[v1.Catalog, Stored[v1.Branch]]:
     catalog, branch = _catalog(realm, name)
     return catalog, find(realm, catalog, branch)
+
+
+def _shown(realm: Realm, branch: v1.Branch) -> v1.Branch:
+    """The branch without results of rules that the caller may not see."""
+    if not branch.checks:
+        return branch
+    shown = copied(branch)
+    del shown.checks[:]
+    shown.checks.extend(visible(realm, branch.checks))
+    return shown
+
+
+def _with_life(realm: Realm, warehouse: Warehouse, found: Stored[v1.Branch]) -> v1.Branch:
+    shown = copied(_shown(realm, found.value))
+    restricted = realm.policies is not None and realm.policies.restrict_anything
+    if not shown.damage and not restricted and realm.all(TABLE).sees_everything:
+        shown.life.CopyFrom(life(opened(realm, warehouse, found), warehouse))
+    return shown
 
 
 def _require_owner(realm: Realm, catalog: v1.Catalog, branch: v1.Branch) -> None:
@@ -265,43 +305,3 @@ def _marked(realm: Realm, found: Stored[v1.Branch], state: v1.BranchState.ValueT
     if state == v1.BS_MERGING:
         made.busy_until.CopyFrom(timestamp(realm.clock() + BUSY))
     return _branches(realm).save(found, made)
-
-
-def _event(realm: Realm, catalog: v1.Catalog, branch: v1.Branch, action: str) -> Operation:
-    name = f"{catalog.display_name}{BRANCH_MARK}{branch.display_name}"
-    event = v1.Event(
-        kind="branch", action=action, object_id=branch.resource_id.id, name=name, catalog_id=catalog.resource_id.id
-    )
-    return added_event(realm.stores, realm.account_id, event)
-
-
-# --- what deleted branches leave ---------------------------------------------------------------------------------------
-
-
-def sweep(stores: Stores, *, clock: Clock, min_age_s: float = KEPT_S, dry_run: bool = False) -> list[str]:
-    """Delete what is left of branches that were deleted long ago, or whose creation has died, and return their ids."""
-    main, removed = main_of(stores), list[str]()
-    for account in Repository(main, ACCOUNT).entries(keys.account()):
-        realm = Realm(main, account.value.resource_id.id, clock=clock)
-        for found in Repository(main, BRANCH).entries(keys.branch(realm.account_id)):
-            if not found.value.damage and _is_over(realm, found.value, clock() - timedelta(seconds=min_age_s)):
-                removed.append(found.value.resource_id.id)
-                if not dry_run:
-                    _remove(main, realm.account_id, found)
-    return removed
-
-
-def _is_over(realm: Realm, branch: v1.Branch, oldest: datetime) -> bool:
-    if branch.state == v1.BS_CREATING:
-        return is_dead(realm, branch)
-    return branch.state == v1.BS_DELETED and branch.deleted_at.ToDatetime(UTC) < oldest
-
-
-def _remove(main: Stores, account_id: str, found: Stored[v1.Branch]) -> None:
-    own_id = found.value.resource_id.id
-    left = main.pointers.scan(keys.overlay(account_id, own_id) + "/")
-    while batch := list(islice(left, main.pointers.max_batch)):
-        main.pointers.apply([Delete(each.key, expect=each.version) for each in batch])
-    base = main.pointers.get(keys.branch_base(account_id, own_id))
-    also = [] if base is None else [Delete(base.key, expect=base.version)]
-    Repository(main, BRANCH).delete(found.pointer, found.value, also=also)

@@ -20,6 +20,7 @@ from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.repository import Repository, Stored
 from skiway.metastore.resources import snapshots
 from skiway.metastore.resources.hierarchy import full_path
+from skiway.metastore.statistics import present_columns
 from skiway.metastore.statistics.api import table_statistics
 from skiway.model import v1
 from skiway.storage import Pointer, Stores
@@ -175,8 +176,10 @@ class Comparison:
 
     # --- for people ---------------------------------------------------------------------------------------------------
 
-    def described(self, found: Sequence[Difference]) -> Iterator[v1.BranchChange]:
-        """The differences that the caller may see, with numbers of rows as far as statistics tell them."""
+    def described(self, found: Sequence[Difference], *, statistics: bool = False) -> Iterator[v1.BranchChange]:
+        """The differences that the caller may see, with numbers of rows as far as statistics tell them, and with those of columns if
+        wanted.
+        """
         for each in found:
             if self._is_visible(each):
                 change = v1.BranchChange(
@@ -190,6 +193,8 @@ class Comparison:
                 )
                 if each.kind is TABLE:
                     self._count(change, each)
+                    if statistics:
+                        change.columns.extend(self._columns(each))
                 yield change
 
     def _is_visible(self, each: Difference) -> bool:
@@ -200,6 +205,21 @@ class Comparison:
             return self.main.all(each.kind).at(each.key) is not None
         repository = self.branch.all(each.kind)
         return all(guard.sees(each.base) and guard.shown(each.base) is not None for guard in repository.guards)
+
+    def _columns(self, each: Difference) -> Iterator[v1.BranchColumn]:
+        """The statistics of the columns on both sides, as far as the caller may see them. Columns of both have the same id."""
+        sides = (
+            (self.main, None if each.main is None else each.main.value),
+            (self.branch, each.branch),
+        )
+        main, branch = (
+            {} if table is None else {one.column_id: one for one in present_columns(realm, table)}
+            for realm, table in sides
+        )
+        for number in dict.fromkeys((*branch, *main)):
+            before, after = main.get(number), branch.get(number)
+            name = (after or before or v1.ColumnStats()).column_name
+            yield v1.BranchColumn(name=name, main=before, branch=after)
 
     def _count(self, change: v1.BranchChange, each: Difference) -> None:
         for realm, exists, name in (

@@ -6,6 +6,7 @@
     lineage         what a table was made from, stored in the snapshot that has the rows
     inputs          the tables and views that a query reads, as the owner of the pipeline may read them
     refreshing      one run: what has to be refreshed and why, and the commits
+    branching       runs on branches of the lake
     api             the calls of `PipelineService`, the jobs, and their schedule
 
 Nothing here needs Spark. `spark_jobs` runs the queries, and `spark_queries` the Python functions.

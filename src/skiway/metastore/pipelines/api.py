@@ -15,6 +15,7 @@ from skiway.formats.iceberg.metadata import summary_properties
 from skiway.foundation import resources
 from skiway.metastore import jobs
 from skiway.metastore.jobs.api import Schedule, Turn, scheduled
+from skiway.metastore.pipelines.branching import run_on_own_branch, tables_on
 from skiway.metastore.pipelines.inputs import LakeNames, PipelineArea, bound_views
 from skiway.metastore.pipelines.lineage import read_lineage
 from skiway.metastore.pipelines.models.statements import Decision, FunctionEngine, QueryEngine
@@ -22,7 +23,7 @@ from skiway.metastore.pipelines.projects import Project, in_order, read_project,
 from skiway.metastore.pipelines.refreshing import PipelineRun
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.records import keys
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import PIPELINE
 from skiway.metastore.records.names import exact_name
 from skiway.metastore.records.realm import Realm, local_id, resource_id
@@ -101,7 +102,7 @@ def plan(realm: Realm, request: v1.PlanPipelineRequest, *, area: PipelineArea) -
     if request.HasField("spec"):
         _set_files(realm, pipeline, request.spec)
     project = read_project(pipeline.files)
-    run = _run(realm, area, pipeline, project, full=request.full, select=request.select)
+    run = _run(realm, area, pipeline, project, full=request.full, select=request.select, branch=request.branch)
     decisions = run.decisions()
     planned = []
     for table in run.ordered():
@@ -119,7 +120,15 @@ def start(realm: Realm, request: v1.StartPipelineRequest) -> v1.StartPipelineRes
     """Enqueue a run. If an unfinished job does the same, return that one."""
     pipeline = _required(realm, request.pipeline_id).value
     selected(read_project(pipeline.files), request.select, set)  # raises if it names no table
-    task = v1.PipelineTask(pipeline_id=request.pipeline_id, full=request.full, select=request.select)
+    if request.branch and request.on_branch:
+        raise invalid_field("branch", repr(request.branch), "name a branch, or run on a new one with on_branch")
+    task = v1.PipelineTask(
+        pipeline_id=request.pipeline_id,
+        full=request.full,
+        select=request.select,
+        branch=request.branch,
+        on_branch=request.on_branch,
+    )
     return v1.StartPipelineResponse(job=jobs.enqueue(realm, v1.Job(pipeline=task)))
 
 
@@ -130,10 +139,12 @@ def run_job(
     engine: QueryEngine | None,
     control: Control,
     functions: FunctionEngine | None = None,
+    *,
+    run_id: str = "",
 ) -> Outcome:
     """Run a pipeline with the rights of its owner. `control` stops it, and gets its progress.
 
-    `functions` runs its Python functions, if the operator allows them.
+    `functions` runs its Python functions, if the operator allows them. All attempts of a run have the same `run_id`.
     """
     if engine is None:
         raise Unsupported(
@@ -141,9 +152,11 @@ def run_job(
             key="pipelines.disabled",
         )
     pipeline = _required(realm, task.pipeline_id).value
-    return _run(realm, area, pipeline, read_project(pipeline.files), full=task.full, select=task.select).run(
-        engine, control, functions
-    )
+    project = read_project(pipeline.files)
+    run = _run(realm, area, pipeline, project, full=task.full, select=task.select, branch=task.branch)
+    if not task.branch and (task.on_branch or project.on_branch):
+        return run_on_own_branch(run, run_id or realm.ids(), engine, control, functions)
+    return run.run(engine, control, functions)
 
 
 def _show_last_refresh(shown: v1.PlannedTable, decision: Decision) -> None:
@@ -170,9 +183,18 @@ def _required(realm: Realm, given: v1.ResourceId) -> Stored[v1.Pipeline]:
 
 
 def _run(
-    realm: Realm, area: PipelineArea, pipeline: v1.Pipeline, project: Project, *, full: bool, select: Sequence[str] = ()
+    realm: Realm,
+    area: PipelineArea,
+    pipeline: v1.Pipeline,
+    project: Project,
+    *,
+    full: bool,
+    select: Sequence[str] = (),
+    branch: str = "",
 ) -> PipelineRun:
     tables = area.tables(realm, pipeline, project.catalog)
+    if branch:
+        tables = tables_on(tables, branch)
     return PipelineRun(project, pipeline.resource_id.id, tables, full, tuple(select))
 
 

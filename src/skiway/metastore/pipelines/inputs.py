@@ -16,13 +16,15 @@ from skiway.errors import NotFound, PermissionDenied, PreconditionFailed, Skiway
 from skiway.formats import Filter, Snapshot, TableHandle, TableName, data_files
 from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.warehouse import Warehouse
-from skiway.metastore.managed.states import ManagedTable, handle_of, load
+from skiway.metastore.managed.states import ManagedTable, load
 from skiway.metastore.pipelines.lineage import InputState
 from skiway.metastore.pipelines.projects import DerivedTable, Project, key_of
 from skiway.metastore.pipelines.python_files import PythonFunction
 from skiway.metastore.pipelines.spark_sql import Query, other_table, parse_query
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.metastore.records.access import AccessDecision, grantees_of
+from skiway.metastore.records.branches import branch_of
+from skiway.metastore.records.names import BRANCH_MARK
 from skiway.metastore.records.policies import CallerPolicies, Subject
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.records.updates import copied
@@ -147,20 +149,29 @@ def _states(files: pa.Table) -> list[tuple[object, ...]]:
 class LakeNames:
     """What names mean in a pipeline in `catalog`. `realm` has the rights of its owner.
 
-    `bound` has the digests of the views that the owner has seen, by id; None if any view may be read.
+    `bound` has the digests of the views that the owner has seen, by id; None if any view may be read. If `realm` is that of a branch
+    of the catalog, other catalogs are read `elsewhere`.
     """
 
     realm: Realm
     catalog: str
     bound: Mapping[str, str] | None = field(default=None, kw_only=True)
+    elsewhere: Realm | None = field(default=None, kw_only=True)
+
+    def realm_of(self, catalog_id: str) -> Realm:
+        """The realm in which the contents of a catalog are read."""
+        branch = branch_of(self.realm.stores)
+        is_on_it = branch is None or branch.branch.catalog_id.id == catalog_id
+        return self.realm if is_on_it or self.elsewhere is None else self.elsewhere
 
     def view(self, name: TableName) -> v1.View | None:
         """The view with this name, which the owner may read completely; None if there is none."""
         for catalog, space in self._places(name):
-            found = views.find_any_case(self.realm, catalog, space.resource_id.id, name.name)
-            if found is not None and tables.find_any_case(self.realm, catalog, space.resource_id.id, name.name) is None:
-                self.realm.require("view.read", found)
-                self.realm.require_unrestricted(found, why=WHOLE_TABLES)
+            realm = self.realm_of(catalog.resource_id.id)
+            found = views.find_any_case(realm, catalog, space.resource_id.id, name.name)
+            if found is not None and tables.find_any_case(realm, catalog, space.resource_id.id, name.name) is None:
+                realm.require("view.read", found)
+                realm.require_unrestricted(found, why=WHOLE_TABLES)
                 return found
         return None
 
@@ -171,9 +182,10 @@ class LakeNames:
     def _namespaces(self, catalog_name: str, path: Sequence[str]) -> Iterator[tuple[v1.Catalog, v1.Namespace]]:
         """The namespace at a path that the owner sees, if there is one, with its catalog."""
         catalog = catalogs.find(self.realm, catalog_name) if path else None
-        space = None if catalog is None else namespaces.find_any_case(self.realm, catalog.value, path)
-        if catalog is not None and space is not None:
-            yield catalog.value, space
+        if catalog is not None:
+            space = namespaces.find_any_case(self.realm_of(catalog.value.resource_id.id), catalog.value, path)
+            if space is not None:
+                yield catalog.value, space
 
     def _places(self, name: TableName) -> Iterator[tuple[v1.Catalog, v1.Namespace]]:
         """Where a name can mean a table: in the catalog of the pipeline, and then in the catalog that it begins with."""
@@ -186,7 +198,7 @@ class LakeNames:
 
     def _table(self, catalog: v1.Catalog, space: v1.Namespace, name: str) -> v1.Table | None:
         try:
-            return tables.find_any_case(self.realm, catalog, space.resource_id.id, name)
+            return tables.find_any_case(self.realm_of(catalog.resource_id.id), catalog, space.resource_id.id, name)
         except PermissionDenied:
             return None
 
@@ -201,6 +213,13 @@ class LakeTables(LakeNames):
     reconciler: Reconciler
     opening: Realm
     allows_python: bool = False
+    is_own_branch: bool = False
+    """Whether the run is on a branch of its own, whose tables are soon those of main."""
+
+    def shown(self, read: Input) -> str:
+        """The full name of an input in events of lineage."""
+        catalog, *others = read.path
+        return ".".join((catalog.rpartition(BRANCH_MARK)[0] if self.is_own_branch else catalog, *others))
 
     @property
     def warehouse(self) -> Warehouse:
@@ -261,9 +280,13 @@ class LakeTables(LakeNames):
 
     def _path(self, table: v1.Table) -> tuple[str, ...]:
         """The names of the catalog, the namespaces and the table."""
-        space = hierarchy.namespace(self.realm, table.namespace_id).value
-        catalog = hierarchy.catalog(self.realm, table.catalog_id).value
-        return catalog.display_name, *hierarchy.full_path(space), table.display_name
+        realm = self.realm_of(table.catalog_id.id)
+        space = hierarchy.namespace(realm, table.namespace_id).value
+        catalog = hierarchy.catalog(realm, table.catalog_id).value.display_name
+        branch = branch_of(realm.stores)
+        if branch is not None:
+            catalog = f"{catalog}{BRANCH_MARK}{branch.branch.display_name}"
+        return catalog, *hierarchy.full_path(space), table.display_name
 
     @property
     def _owner(self) -> str:
@@ -277,13 +300,14 @@ class LakeTables(LakeNames):
                 key="pipeline.input.missing",
                 table=str(name),
             )
-        self.realm.require("table.read", table)
-        self.realm.require_unrestricted(table, why=WHOLE_TABLES)
+        realm = self.realm_of(table.catalog_id.id)
+        realm.require("table.read", table)
+        realm.require_unrestricted(table, why=WHOLE_TABLES)
         return table
 
     def _managed(self, table: v1.Table) -> Input:
-        found = load(self.realm, self.warehouse, table.resource_id)
-        handle = handle_of(found.table, found.metadata, self.warehouse.files(found.metadata.location))
+        found = load(self.realm_of(table.catalog_id.id), self.warehouse, table.resource_id)
+        handle = found.handle
         snapshot = handle.current()
         files = None if snapshot is None else data_files(handle.files(snapshot))
         columns = [(each.name, str(each.type), _without_doc(each)) for each in handle.schema.arrow]
@@ -291,7 +315,7 @@ class LakeTables(LakeNames):
         return Input(handle, snapshot, files, InputState(found.id, 0 if snapshot is None else snapshot.id, digest))
 
     def _mirrored_state(self, table: v1.Table, name: TableName, reader: TableName) -> InputState:
-        found = snapshots.current(self.realm, table.resource_id.id)
+        found = snapshots.current(self.realm_of(table.catalog_id.id), table.resource_id.id)
         if found is None:
             raise PreconditionFailed(
                 f"table {name}, which {reader} reads, is a mirrored table without a snapshot: synchronise its connector first",
@@ -400,8 +424,9 @@ class _Expansion:
                 f"{name} reads itself, or more than {MOST_LEVELS} views below each other", key="pipeline.input.view"
             )
         self._check_known(view, name)
-        space = hierarchy.full_path(hierarchy.namespace(self._tables.realm, view.namespace_id).value)
-        catalog = hierarchy.catalog(self._tables.realm, view.catalog_id).value.display_name
+        realm = self._tables.realm_of(view.catalog_id.id)
+        space = hierarchy.full_path(hierarchy.namespace(realm, view.namespace_id).value)
+        catalog = hierarchy.catalog(realm, view.catalog_id).value.display_name
         query = parse_query(_spark_text(view, space, catalog), file=f"view {view.display_name}")
         searched = [*(tuple(each.split(".")) for each in view.creation_search_path), space]
 

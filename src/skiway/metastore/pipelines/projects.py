@@ -44,7 +44,7 @@ MAX_TABLES: Final = 500
 
 Refresh = Literal["incremental", "full"]
 
-_FIELDS: Final = ("name", "catalog", "namespace", "schedule", "on_change", "description")
+_FIELDS: Final = ("name", "catalog", "namespace", "schedule", "on_change", "on_branch", "description")
 _OPTIONS: Final = ("table", "refresh", "incremental", "partition_by", "description")
 _OPTION: Final = re.compile(r"--\s*@(\w+)\s*:\s*(.*)")
 
@@ -109,6 +109,8 @@ class Project:
     namespace: tuple[str, ...]
     schedule: timedelta | None = None
     on_change: bool = False
+    on_branch: bool = False
+    """Whether each run is on a branch of its own, so that all tables are published together."""
     description: str = ""
     tables: Mapping[str, DerivedTable] = field(default_factory=dict)
     sources: Mapping[str, Freshness] = field(default_factory=dict)
@@ -168,6 +170,7 @@ def read_project(files: Mapping[str, str]) -> Project:
         namespace,
         _duration(head.get("schedule")),
         _flag(head, "on_change"),
+        _flag(head, "on_branch"),
         str(head.get("description") or ""),
     )
     if project.schedule is not None and project.on_change:

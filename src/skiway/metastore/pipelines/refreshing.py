@@ -22,7 +22,7 @@ import pyarrow as pa
 from skiway.errors import AlreadyExists, Cancelled, InvalidArgument, PreconditionFailed, SkiwayError
 from skiway.formats import TableName, data_files
 from skiway.metastore.ingest.rows import stored_columns
-from skiway.metastore.managed.states import ManagedTable, handle_of
+from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.pipelines.inputs import Input, LakeTables, with_views
 from skiway.metastore.pipelines.lineage import (
     PIPELINE,
@@ -348,7 +348,9 @@ class PipelineRun:
         """Compute the rows of a table, judge and publish them; return the verdicts."""
         assert decision.position is not None
         table = decision.table
-        run.inputs = [dataset_of(each) for each in decision.inputs.values() if each.path]
+        run.inputs = [
+            replace(dataset_of(each), name=self.tables.shown(each)) for each in decision.inputs.values() if each.path
+        ]
         run.output = Dataset(f"{self.project.catalog}.{table.name}")
         removed: tuple[str, ...] = ()
         if isinstance(table.query, PythonFunction):
@@ -381,7 +383,7 @@ class PipelineRun:
         verdicts = verdicts_on(table.rules, found)
         ids = {name: read.state.table for name, read in decision.inputs.items() if read.rows is None}
         lineage = _lineage(decision, names)
-        paths = {name: ".".join(read.path) for name, read in decision.inputs.items()}
+        paths = {name: self.tables.shown(read) for name, read in decision.inputs.items() if read.path}
         run.sql = table.query.text if isinstance(table.query, Query) else ""
         run.columns = {
             column: [(paths[name], each) for name, columns in sources.items() for each in columns]
@@ -446,7 +448,7 @@ class PipelineRun:
 
     def _rows_of(self, table: ManagedTable) -> Input:
         """The rows that a table has now, as an input."""
-        handle = handle_of(table.table, table.metadata, self.tables.warehouse.files(table.metadata.location))
+        handle = table.handle
         current = handle.current()
         files = None if current is None else data_files(handle.files(current))
         return Input(handle, current, files, InputState(table.id, 0 if current is None else current.id, ""))

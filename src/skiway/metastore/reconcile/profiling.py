@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
@@ -68,7 +68,8 @@ def attach(
     if sketches is None or not sketches.blobs:
         return
     try:
-        commits.change(realm, warehouse, table_id, with_sketches(snapshot_id, sketches))
+        maintaining = replace(realm, past_protection=True)
+        commits.change(maintaining, warehouse, table_id, with_sketches(snapshot_id, sketches))
     except SkiwayError as error:
         log.warning("the sketches of table %s could not be attached to its metadata: %s", table_id.id, error)
 

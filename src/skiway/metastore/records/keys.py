@@ -123,6 +123,8 @@ def in_account(folder: str) -> Key:
 
 
 catalog, catalog_name = in_account("catalogs/by-id"), in_account("catalogs/by-name")
+protected_catalog = in_account("catalogs/protected")
+"""Only protected catalogs have this key."""
 namespace = in_account("namespaces/by-id")
 table, view = in_account("tables/by-id"), in_account("views/by-id")
 policy, policy_name = in_account("policies/by-id"), in_account("policies/by-name")

@@ -83,6 +83,12 @@ def folding(kind: Kind[C], managed: Callable[[str], bool]) -> Kind[C]:
     return replace(kind, names=names)
 
 
+def _catalog_names(of: v1.Catalog) -> tuple[str, ...]:
+    own = of.resource_id.account_id, of.resource_id.id
+    name = keys.catalog_name(own[0], of.display_name)
+    return (name, keys.protected_catalog(*own)) if of.protected else (name,)
+
+
 def _namespace_names(of: v1.Namespace) -> tuple[str, ...]:
     account, catalog, path = of.resource_id.account_id, of.catalog_id.id, (*of.parents, of.display_name)
     return keys.namespace_path(account, catalog, path), keys.namespace_level(account, catalog, path)
@@ -190,7 +196,7 @@ ACCOUNT = Kind(
     by_id=lambda _, account_id: keys.account(account_id),
     by_name=lambda _, name: keys.account_name(name),
 )
-CATALOG = _named("catalog", v1.Catalog, keys.catalog, keys.catalog_name)
+CATALOG = _kind("catalog", v1.Catalog, keys.catalog, _catalog_names, by_name=keys.catalog_name)
 NAMESPACE = Kind(
     "namespace",
     v1.Namespace,

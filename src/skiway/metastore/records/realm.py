@@ -13,10 +13,12 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied
+from skiway.metastore.records import keys
 from skiway.metastore.records.access import AccessDecision
+from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.errors import failure
 from skiway.metastore.records.journal import RETENTION_S, journaled
-from skiway.metastore.records.kinds import OF_TABLE, Kind
+from skiway.metastore.records.kinds import CATALOG, OF_TABLE, Kind
 from skiway.metastore.records.names import normal_text
 from skiway.metastore.records.policies import NO_FILES, NOT_CHANGED, CallerPolicies, Restriction
 from skiway.metastore.records.repository import Guard, Repository, Stored
@@ -97,6 +99,31 @@ class PolicyGuard(Guard):
             case _ if isinstance(on, OF_TABLE):
                 return self.policies.of_table(on.table_id.id)
         return None
+
+
+CONTENTS: Final = (v1.Namespace, v1.Table, v1.View)
+"""The messages of what catalogs contain."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectionGuard(Guard):
+    """Refuses changes of what protected catalogs contain, because only merges of branches make them."""
+
+    stores: Stores
+    account_id: str
+
+    @property
+    def allows_unreadable(self) -> bool:
+        """Whoever could delete an unreadable resource can still do so."""
+        return True
+
+    def require_change(self, *states: Any) -> None:
+        """Raise if the resource is, or gets, into a protected catalog."""
+        for catalog_id in {state.catalog_id.id for state in states}:
+            if self.stores.pointers.get(keys.protected_catalog(self.account_id, catalog_id)) is not None:
+                catalog = Repository(self.stores, CATALOG).at(keys.catalog(self.account_id, catalog_id))
+                name = catalog_id if catalog is None else catalog.value.display_name
+                raise failure(PermissionDenied, "catalog.protected", name=name)
 
 
 def _without_counts(snapshot: v1.Snapshot) -> v1.Snapshot:
@@ -187,8 +214,8 @@ class Realm:
 
     Nothing outside the account can be reached through it, and with `access` only what that decision allows. `policies`
     are those that restrict the caller. `caller` names who makes the call; it is empty for the server itself. It
-    `administers` the account if it manages the grants of all its objects, as the server does. All changes are recorded as
-    events, for `events_s` seconds.
+    `administers` the account if it manages the grants of all its objects, as the server does. Only a merge, and what changes no
+    contents, gets `past_protection` of catalogs. All changes are recorded as events, for `events_s` seconds.
     """
 
     stores: Stores
@@ -201,6 +228,7 @@ class Realm:
     policies: CallerPolicies | None = None
     caller: str = ""
     administers: bool = True
+    past_protection: bool = False
     events_s: float = RETENTION_S
 
     def __post_init__(self) -> None:
@@ -215,7 +243,11 @@ class Realm:
         """The repository of a kind of resource."""
         by_access = None if self.access is None else self.access.guard(kind)
         by_policies = PolicyGuard(self.policies) if self.policies is not None and kind.message in GUARDED else None
-        return Repository(self.stores, kind, tuple(guard for guard in (by_access, by_policies) if guard is not None))
+        by_protection = None
+        if not self.past_protection and kind.message in CONTENTS and branch_of(self.stores) is None:
+            by_protection = ProtectionGuard(self.stores, self.account_id)
+        guards = (by_access, by_policies, by_protection)
+        return Repository(self.stores, kind, tuple(guard for guard in guards if guard is not None))
 
     def by_id(self, kind: Kind[M], own_id: str, *, damaged: bool = False) -> Stored[M]:
         """The resource of the account with this id; if `damaged`, also one with a damaged record. Raise `NotFound` if it is missing."""

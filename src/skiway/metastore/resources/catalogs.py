@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Set
 from itertools import islice
 from typing import Final, Literal, TypeAlias, get_args
@@ -10,7 +11,7 @@ from skiway.errors import Conflict, InvalidArgument
 from skiway.foundation import resources
 from skiway.metastore.records import keys
 from skiway.metastore.records.branches import branch_of, main_of
-from skiway.metastore.records.errors import failure
+from skiway.metastore.records.errors import failure, invalid_field
 from skiway.metastore.records.kinds import BRANCH, CATALOG
 from skiway.metastore.records.names import BRANCH_MARK, check_choice, check_properties, normal_text
 from skiway.metastore.records.realm import Realm
@@ -26,6 +27,9 @@ SCAN_MODE = "scan.mode"
 """The property that selects who reads the tables of a catalog."""
 ScanMode: TypeAlias = Literal["server", "client", "auto"]
 SCAN_MODES: Final = get_args(ScanMode)
+
+
+_MERGER: Final = re.compile(r"(user|role|group):.+")
 
 
 def find(realm: Realm, name: str) -> Stored[v1.Catalog] | None:
@@ -83,10 +87,22 @@ def _delete_branches(realm: Realm, catalog_id: str) -> None:
 def _check(_: Realm, catalog: v1.Catalog, __: v1.CatalogSpec, paths: Set[str]) -> None:
     if "display_name" in paths and BRANCH_MARK in catalog.display_name:
         raise failure(InvalidArgument, "catalog.name.branch", name=catalog.display_name, field="display_name")
+    if catalog.protected and not is_managed(catalog):
+        raise failure(InvalidArgument, "catalog.protection", name=catalog.display_name, field="protected")
+    if unknown := [each for each in catalog.mergers if not _MERGER.fullmatch(each)]:
+        raise invalid_field(
+            "mergers", repr(unknown[0][:100]), "name them as user:<subject>, role:<name> or group:<name>"
+        )
     if "properties" not in paths:
         return
     check_properties(catalog.properties)
     check_choice(catalog.properties, SCAN_MODE, SCAN_MODES)
+
+
+def _normal(_: Realm, spec: v1.CatalogSpec, __: Set[str]) -> None:
+    """Leave out empty texts: a command that sets a list to one clears it."""
+    for field in (spec.mergers, spec.required_rules):
+        field[:] = dict.fromkeys(filter(None, field))
 
 
 def _write(realm: Realm, current: Stored[v1.Catalog], desired: v1.Catalog) -> Stored[v1.Catalog]:
@@ -112,6 +128,8 @@ def _held(realm: Realm, catalog_id: str) -> str:
     return counted([(namespaces, "namespace"), (branches, "branch" if branches == 1 else "branche")])
 
 
-CALLS: Final = Calls(resources.CATALOG, CATALOG, _check, id_of=writable_id, write=_write, remove=_remove)
+CALLS: Final = Calls(
+    resources.CATALOG, CATALOG, _check, id_of=writable_id, normal=_normal, write=_write, remove=_remove
+)
 list_: Callable[[Realm, v1.ListCatalogsRequest], v1.ListCatalogsResponse] = CALLS.list_
 create, get, update, delete = CALLS.create, CALLS.get, CALLS.update, CALLS.delete

@@ -35,6 +35,7 @@ from skiway.metastore.statistics.summaries import (
     list_partitions,
     list_tables,
     partition_statistics,
+    present_columns,
     size_of,
     statistics_history,
 )

@@ -24,51 +24,58 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
+from skiway.model.v1 import statistics_pb2 as skiway_dot_v1_dot_statistics__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16skiway/v1/branch.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\xe2\x03\n\x06\x42ranch\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12)\n\ncatalog_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\x12%\n\x05state\x18\x06 \x01(\x0e\x32\x16.skiway.v1.BranchState\x12\x0e\n\x06is_tag\x18\x07 \x01(\x08\x12.\n\ncreated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tmerged_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tmerged_by\x18\x0b \x01(\t\x12.\n\ndeleted_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nbusy_until\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\x0e \x01(\t\"f\n\nBranchBase\x12,\n\nnamespaces\x18\x01 \x03(\x0b\x32\x18.skiway.v1.BaseNamespace\x12*\n\trelations\x18\x02 \x03(\x0b\x32\x17.skiway.v1.BaseRelation\"L\n\rBaseNamespace\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0c\n\x04path\x18\x03 \x03(\t\x12\x11\n\tis_folded\x18\x04 \x01(\x08\"o\n\x0c\x42\x61seRelation\x12\x11\n\tnamespace\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x0f\n\x07is_view\x18\x05 \x01(\x08\x12\x11\n\tis_folded\x18\x06 \x01(\x08\"&\n\x13ListBranchesRequest\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\";\n\x14ListBranchesResponse\x12#\n\x08\x62ranches\x18\x01 \x03(\x0b\x32\x11.skiway.v1.Branch\" \n\x10GetBranchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"6\n\x11GetBranchResponse\x12!\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x11.skiway.v1.Branch\"H\n\x13\x43reateBranchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x0e\n\x06is_tag\x18\x03 \x01(\x08\"9\n\x14\x43reateBranchResponse\x12!\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x11.skiway.v1.Branch\"#\n\x13\x44\x65leteBranchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"9\n\x14\x44\x65leteBranchResponse\x12!\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x11.skiway.v1.Branch\"\xc5\x02\n\x0c\x42ranchChange\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12\x15\n\rprevious_name\x18\x04 \x01(\t\x12\x0f\n\x07on_main\x18\x05 \x01(\t\x12\x10\n\x08\x63onflict\x18\x06 \x01(\t\x12\x0c\n\x04plan\x18\x07 \x01(\t\x12\x17\n\nrows_added\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0crows_removed\x18\t \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0crows_on_main\x18\n \x01(\x03H\x02\x88\x01\x01\x12\x1b\n\x0erows_on_branch\x18\x0b \x01(\x03H\x03\x88\x01\x01\x12\x11\n\tsnapshots\x18\x0c \x01(\x03\x42\r\n\x0b_rows_addedB\x0f\n\r_rows_removedB\x0f\n\r_rows_on_mainB\x11\n\x0f_rows_on_branch\"!\n\x11\x44iffBranchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\">\n\x12\x44iffBranchResponse\x12(\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x17.skiway.v1.BranchChange\"Q\n\x12MergeBranchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x0c\n\x04ours\x18\x03 \x03(\t\x12\x0e\n\x06theirs\x18\x04 \x03(\t\"b\n\x13MergeBranchResponse\x12!\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x11.skiway.v1.Branch\x12(\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x17.skiway.v1.BranchChange*n\n\x0b\x42ranchState\x12\x12\n\x0e\x42S_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x42S_CREATING\x10\x01\x12\x0b\n\x07\x42S_OPEN\x10\x02\x12\x0e\n\nBS_MERGING\x10\x03\x12\r\n\tBS_MERGED\x10\x04\x12\x0e\n\nBS_DELETED\x10\x05\x32\xe3\x03\n\rBranchService\x12O\n\x0cListBranches\x12\x1e.skiway.v1.ListBranchesRequest\x1a\x1f.skiway.v1.ListBranchesResponse\x12\x46\n\tGetBranch\x12\x1b.skiway.v1.GetBranchRequest\x1a\x1c.skiway.v1.GetBranchResponse\x12O\n\x0c\x43reateBranch\x12\x1e.skiway.v1.CreateBranchRequest\x1a\x1f.skiway.v1.CreateBranchResponse\x12O\n\x0c\x44\x65leteBranch\x12\x1e.skiway.v1.DeleteBranchRequest\x1a\x1f.skiway.v1.DeleteBranchResponse\x12I\n\nDiffBranch\x12\x1c.skiway.v1.DiffBranchRequest\x1a\x1d.skiway.v1.DiffBranchResponse\x12L\n\x0bMergeBranch\x12\x1d.skiway.v1.MergeBranchRequest\x1a\x1e.skiway.v1.MergeBranchResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16skiway/v1/branch.proto\x12\tskiway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\x1a\x1askiway/v1/statistics.proto\"\xaf\x04\n\x06\x42ranch\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12)\n\ncatalog_id\x18\x03 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\x12%\n\x05state\x18\x06 \x01(\x0e\x32\x16.skiway.v1.BranchState\x12\x0e\n\x06is_tag\x18\x07 \x01(\x08\x12.\n\ncreated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tmerged_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tmerged_by\x18\x0b \x01(\t\x12.\n\ndeleted_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nbusy_until\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\x0e \x01(\t\x12&\n\x06\x63hecks\x18\x0f \x03(\x0b\x32\x16.skiway.v1.BranchCheck\x12#\n\x04life\x18\x10 \x01(\x0b\x32\x15.skiway.v1.BranchLife\"\x8c\x01\n\nBranchLife\x12.\n\nchanged_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x63hanged\x18\x02 \x01(\x03\x12\x17\n\x0f\x63hanged_on_main\x18\x03 \x01(\x03\x12\x11\n\town_files\x18\x04 \x01(\x03\x12\x11\n\town_bytes\x18\x05 \x01(\x03\"]\n\x0b\x42ranchCheck\x12\x0c\n\x04rule\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0e\n\x06status\x18\x03 \x01(\t\x12\x10\n\x08observed\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\"f\n\nBranchBase\x12,\n\nnamespaces\x18\x01 \x03(\x0b\x32\x18.skiway.v1.BaseNamespace\x12*\n\trelations\x18\x02 \x03(\x0b\x32\x17.skiway.v1.BaseRelation\"L\n\rBaseNamespace\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0c\n\x04path\x18\x03 \x03(\t\x12\x11\n\tis_folded\x18\x04 \x01(\x08\"o\n\x0c\x42\x61seRelation\x12\x11\n\tnamespace\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\x0f\n\x07is_view\x18\x05 \x01(\x08\x12\x11\n\tis_folded\x18\x06 \x01(\x08\"7\n\x13ListBranchesRequest\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x02 \x01(\x08\";\n\x14ListBranchesResponse\x12#\n\x08\x62ranches\x18\x01 \x03(\x0b\x32\x11.skiway.v1.Branch\" \n\x10GetBranchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"6\n\x11GetBranchResponse\x12!\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x11.skiway.v1.Branch\"H\n\x13\x43reateBranchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x0e\n\x06is_tag\x18\x03 \x01(\x08\"9\n\x14\x43reateBranchResponse\x12!\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x11.skiway.v1.Branch\"#\n\x13\x44\x65leteBranchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"9\n\x14\x44\x65leteBranchResponse\x12!\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x11.skiway.v1.Branch\"\xef\x02\n\x0c\x42ranchChange\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12\x15\n\rprevious_name\x18\x04 \x01(\t\x12\x0f\n\x07on_main\x18\x05 \x01(\t\x12\x10\n\x08\x63onflict\x18\x06 \x01(\t\x12\x0c\n\x04plan\x18\x07 \x01(\t\x12\x17\n\nrows_added\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0crows_removed\x18\t \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0crows_on_main\x18\n \x01(\x03H\x02\x88\x01\x01\x12\x1b\n\x0erows_on_branch\x18\x0b \x01(\x03H\x03\x88\x01\x01\x12\x11\n\tsnapshots\x18\x0c \x01(\x03\x12(\n\x07\x63olumns\x18\r \x03(\x0b\x32\x17.skiway.v1.BranchColumnB\r\n\x0b_rows_addedB\x0f\n\r_rows_removedB\x0f\n\r_rows_on_mainB\x11\n\x0f_rows_on_branch\"j\n\x0c\x42ranchColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04main\x18\x02 \x01(\x0b\x32\x16.skiway.v1.ColumnStats\x12&\n\x06\x62ranch\x18\x03 \x01(\x0b\x32\x16.skiway.v1.ColumnStats\"5\n\x11\x44iffBranchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nstatistics\x18\x02 \x01(\x08\">\n\x12\x44iffBranchResponse\x12(\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x17.skiway.v1.BranchChange\"i\n\x12MergeBranchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x0c\n\x04ours\x18\x03 \x03(\t\x12\x0e\n\x06theirs\x18\x04 \x03(\t\x12\x16\n\x0erequired_rules\x18\x05 \x03(\t\"\x8a\x01\n\x13MergeBranchResponse\x12!\n\x06\x62ranch\x18\x01 \x01(\x0b\x32\x11.skiway.v1.Branch\x12(\n\x07\x63hanges\x18\x02 \x03(\x0b\x32\x17.skiway.v1.BranchChange\x12&\n\x06\x63hecks\x18\x03 \x03(\x0b\x32\x16.skiway.v1.BranchCheck*n\n\x0b\x42ranchState\x12\x12\n\x0e\x42S_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x42S_CREATING\x10\x01\x12\x0b\n\x07\x42S_OPEN\x10\x02\x12\x0e\n\nBS_MERGING\x10\x03\x12\r\n\tBS_MERGED\x10\x04\x12\x0e\n\nBS_DELETED\x10\x05\x32\xe3\x03\n\rBranchService\x12O\n\x0cListBranches\x12\x1e.skiway.v1.ListBranchesRequest\x1a\x1f.skiway.v1.ListBranchesResponse\x12\x46\n\tGetBranch\x12\x1b.skiway.v1.GetBranchRequest\x1a\x1c.skiway.v1.GetBranchResponse\x12O\n\x0c\x43reateBranch\x12\x1e.skiway.v1.CreateBranchRequest\x1a\x1f.skiway.v1.CreateBranchResponse\x12O\n\x0c\x44\x65leteBranch\x12\x1e.skiway.v1.DeleteBranchRequest\x1a\x1f.skiway.v1.DeleteBranchResponse\x12I\n\nDiffBranch\x12\x1c.skiway.v1.DiffBranchRequest\x1a\x1d.skiway.v1.DiffBranchResponse\x12L\n\x0bMergeBranch\x12\x1d.skiway.v1.MergeBranchRequest\x1a\x1e.skiway.v1.MergeBranchResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'skiway.v1.branch_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BRANCHSTATE']._serialized_start=1904
-  _globals['_BRANCHSTATE']._serialized_end=2014
-  _globals['_BRANCH']._serialized_start=95
-  _globals['_BRANCH']._serialized_end=577
-  _globals['_BRANCHBASE']._serialized_start=579
-  _globals['_BRANCHBASE']._serialized_end=681
-  _globals['_BASENAMESPACE']._serialized_start=683
-  _globals['_BASENAMESPACE']._serialized_end=759
-  _globals['_BASERELATION']._serialized_start=761
-  _globals['_BASERELATION']._serialized_end=872
-  _globals['_LISTBRANCHESREQUEST']._serialized_start=874
-  _globals['_LISTBRANCHESREQUEST']._serialized_end=912
-  _globals['_LISTBRANCHESRESPONSE']._serialized_start=914
-  _globals['_LISTBRANCHESRESPONSE']._serialized_end=973
-  _globals['_GETBRANCHREQUEST']._serialized_start=975
-  _globals['_GETBRANCHREQUEST']._serialized_end=1007
-  _globals['_GETBRANCHRESPONSE']._serialized_start=1009
-  _globals['_GETBRANCHRESPONSE']._serialized_end=1063
-  _globals['_CREATEBRANCHREQUEST']._serialized_start=1065
-  _globals['_CREATEBRANCHREQUEST']._serialized_end=1137
-  _globals['_CREATEBRANCHRESPONSE']._serialized_start=1139
-  _globals['_CREATEBRANCHRESPONSE']._serialized_end=1196
-  _globals['_DELETEBRANCHREQUEST']._serialized_start=1198
-  _globals['_DELETEBRANCHREQUEST']._serialized_end=1233
-  _globals['_DELETEBRANCHRESPONSE']._serialized_start=1235
-  _globals['_DELETEBRANCHRESPONSE']._serialized_end=1292
-  _globals['_BRANCHCHANGE']._serialized_start=1295
-  _globals['_BRANCHCHANGE']._serialized_end=1620
-  _globals['_DIFFBRANCHREQUEST']._serialized_start=1622
-  _globals['_DIFFBRANCHREQUEST']._serialized_end=1655
-  _globals['_DIFFBRANCHRESPONSE']._serialized_start=1657
-  _globals['_DIFFBRANCHRESPONSE']._serialized_end=1719
-  _globals['_MERGEBRANCHREQUEST']._serialized_start=1721
-  _globals['_MERGEBRANCHREQUEST']._serialized_end=1802
-  _globals['_MERGEBRANCHRESPONSE']._serialized_start=1804
-  _globals['_MERGEBRANCHRESPONSE']._serialized_end=1902
-  _globals['_BRANCHSERVICE']._serialized_start=2017
-  _globals['_BRANCHSERVICE']._serialized_end=2500
+  _globals['_BRANCHSTATE']._serialized_start=2499
+  _globals['_BRANCHSTATE']._serialized_end=2609
+  _globals['_BRANCH']._serialized_start=123
+  _globals['_BRANCH']._serialized_end=682
+  _globals['_BRANCHLIFE']._serialized_start=685
+  _globals['_BRANCHLIFE']._serialized_end=825
+  _globals['_BRANCHCHECK']._serialized_start=827
+  _globals['_BRANCHCHECK']._serialized_end=920
+  _globals['_BRANCHBASE']._serialized_start=922
+  _globals['_BRANCHBASE']._serialized_end=1024
+  _globals['_BASENAMESPACE']._serialized_start=1026
+  _globals['_BASENAMESPACE']._serialized_end=1102
+  _globals['_BASERELATION']._serialized_start=1104
+  _globals['_BASERELATION']._serialized_end=1215
+  _globals['_LISTBRANCHESREQUEST']._serialized_start=1217
+  _globals['_LISTBRANCHESREQUEST']._serialized_end=1272
+  _globals['_LISTBRANCHESRESPONSE']._serialized_start=1274
+  _globals['_LISTBRANCHESRESPONSE']._serialized_end=1333
+  _globals['_GETBRANCHREQUEST']._serialized_start=1335
+  _globals['_GETBRANCHREQUEST']._serialized_end=1367
+  _globals['_GETBRANCHRESPONSE']._serialized_start=1369
+  _globals['_GETBRANCHRESPONSE']._serialized_end=1423
+  _globals['_CREATEBRANCHREQUEST']._serialized_start=1425
+  _globals['_CREATEBRANCHREQUEST']._serialized_end=1497
+  _globals['_CREATEBRANCHRESPONSE']._serialized_start=1499
+  _globals['_CREATEBRANCHRESPONSE']._serialized_end=1556
+  _globals['_DELETEBRANCHREQUEST']._serialized_start=1558
+  _globals['_DELETEBRANCHREQUEST']._serialized_end=1593
+  _globals['_DELETEBRANCHRESPONSE']._serialized_start=1595
+  _globals['_DELETEBRANCHRESPONSE']._serialized_end=1652
+  _globals['_BRANCHCHANGE']._serialized_start=1655
+  _globals['_BRANCHCHANGE']._serialized_end=2022
+  _globals['_BRANCHCOLUMN']._serialized_start=2024
+  _globals['_BRANCHCOLUMN']._serialized_end=2130
+  _globals['_DIFFBRANCHREQUEST']._serialized_start=2132
+  _globals['_DIFFBRANCHREQUEST']._serialized_end=2185
+  _globals['_DIFFBRANCHRESPONSE']._serialized_start=2187
+  _globals['_DIFFBRANCHRESPONSE']._serialized_end=2249
+  _globals['_MERGEBRANCHREQUEST']._serialized_start=2251
+  _globals['_MERGEBRANCHREQUEST']._serialized_end=2356
+  _globals['_MERGEBRANCHRESPONSE']._serialized_start=2359
+  _globals['_MERGEBRANCHRESPONSE']._serialized_end=2497
+  _globals['_BRANCHSERVICE']._serialized_start=2612
+  _globals['_BRANCHSERVICE']._serialized_end=3095
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from skiway.model.v1 import common_pb2 as _common_pb2
+from skiway.model.v1 import statistics_pb2 as _statistics_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -66,6 +67,8 @@ class Branch(_message.Message):
     DELETED_AT_FIELD_NUMBER: _builtins.int
     BUSY_UNTIL_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     """unique in the catalog"""
     description: _builtins.str
@@ -93,6 +96,14 @@ class Branch(_message.Message):
     def busy_until(self) -> _timestamp_pb2.Timestamp:
         """while it is created or merged: when others may take that for dead"""
 
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchCheck]:
+        """the required rules, as they were when the branch was merged"""
+
+    @_builtins.property
+    def life(self) -> Global___BranchLife:
+        """in responses, for callers who see everything; never stored"""
+
     def __init__(
         self,
         *,
@@ -110,14 +121,90 @@ class Branch(_message.Message):
         deleted_at: _timestamp_pb2.Timestamp | None = ...,
         busy_until: _timestamp_pb2.Timestamp | None = ...,
         damage: _builtins.str = ...,
+        checks: _abc.Iterable[Global___BranchCheck] | None = ...,
+        life: Global___BranchLife | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "created_at", b"created_at", "deleted_at", b"deleted_at", "merged_at", b"merged_at", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "created_at", b"created_at", "deleted_at", b"deleted_at", "life", b"life", "merged_at", b"merged_at", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "created_at", b"created_at", "damage", b"damage", "deleted_at", b"deleted_at", "description", b"description", "display_name", b"display_name", "is_tag", b"is_tag", "merged_at", b"merged_at", "merged_by", b"merged_by", "owner", b"owner", "resource_id", b"resource_id", "state", b"state", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_until", b"busy_until", "catalog_id", b"catalog_id", "checks", b"checks", "created_at", b"created_at", "damage", b"damage", "deleted_at", b"deleted_at", "description", b"description", "display_name", b"display_name", "is_tag", b"is_tag", "life", b"life", "merged_at", b"merged_at", "merged_by", b"merged_by", "owner", b"owner", "resource_id", b"resource_id", "state", b"state", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Branch: _TypeAlias = Branch  # noqa: Y015
+
+@_typing.final
+class BranchLife(_message.Message):
+    """How a branch has been used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_AT_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    CHANGED_ON_MAIN_FIELD_NUMBER: _builtins.int
+    OWN_FILES_FIELD_NUMBER: _builtins.int
+    OWN_BYTES_FIELD_NUMBER: _builtins.int
+    changed: _builtins.int
+    """namespaces, tables and views that the branch has changed"""
+    changed_on_main: _builtins.int
+    """those that main has changed since"""
+    own_files: _builtins.int
+    """files that only the branch uses"""
+    own_bytes: _builtins.int
+    @_builtins.property
+    def changed_at(self) -> _timestamp_pb2.Timestamp:
+        """the last change on the branch"""
+
+    def __init__(
+        self,
+        *,
+        changed_at: _timestamp_pb2.Timestamp | None = ...,
+        changed: _builtins.int = ...,
+        changed_on_main: _builtins.int = ...,
+        own_files: _builtins.int = ...,
+        own_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed_at", b"changed_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "changed_at", b"changed_at", "changed_on_main", b"changed_on_main", "own_bytes", b"own_bytes", "own_files", b"own_files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BranchLife: _TypeAlias = BranchLife  # noqa: Y015
+
+@_typing.final
+class BranchCheck(_message.Message):
+    """A quality rule that a merge required, and its result on the branch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULE_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    OBSERVED_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    rule: _builtins.str
+    table: _builtins.str
+    """with its namespace; empty if the rule or the table does not exist"""
+    status: _builtins.str
+    """passed, failed or unknown"""
+    observed: _builtins.str
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        rule: _builtins.str = ...,
+        table: _builtins.str = ...,
+        status: _builtins.str = ...,
+        observed: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "observed", b"observed", "rule", b"rule", "status", b"status", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BranchCheck: _TypeAlias = BranchCheck  # noqa: Y015
 
 @_typing.final
 class BranchBase(_message.Message):
@@ -216,15 +303,19 @@ class ListBranchesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CATALOG_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
+    details: _builtins.bool
+    """how the branches have been used, for which their files are listed"""
     def __init__(
         self,
         *,
         catalog: _builtins.str = ...,
+        details: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "details", b"details"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -393,6 +484,7 @@ class BranchChange(_message.Message):
     ROWS_ON_MAIN_FIELD_NUMBER: _builtins.int
     ROWS_ON_BRANCH_FIELD_NUMBER: _builtins.int
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     name: _builtins.str
     """on the branch, or on main if it was dropped"""
@@ -411,6 +503,10 @@ class BranchChange(_message.Message):
     rows_on_branch: _builtins.int
     snapshots: _builtins.int
     """the number of snapshots that only the branch has"""
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchColumn]:
+        """if the request asks for statistics"""
+
     def __init__(
         self,
         *,
@@ -426,10 +522,11 @@ class BranchChange(_message.Message):
         rows_on_main: _builtins.int | None = ...,
         rows_on_branch: _builtins.int | None = ...,
         snapshots: _builtins.int = ...,
+        columns: _abc.Iterable[Global___BranchColumn] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rows_added", b"_rows_added", "_rows_on_branch", b"_rows_on_branch", "_rows_on_main", b"_rows_on_main", "_rows_removed", b"_rows_removed", "rows_added", b"rows_added", "rows_on_branch", b"rows_on_branch", "rows_on_main", b"rows_on_main", "rows_removed", b"rows_removed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows_added", b"_rows_added", "_rows_on_branch", b"_rows_on_branch", "_rows_on_main", b"_rows_on_main", "_rows_removed", b"_rows_removed", "action", b"action", "conflict", b"conflict", "kind", b"kind", "name", b"name", "on_main", b"on_main", "plan", b"plan", "previous_name", b"previous_name", "rows_added", b"rows_added", "rows_on_branch", b"rows_on_branch", "rows_on_main", b"rows_on_main", "rows_removed", b"rows_removed", "snapshots", b"snapshots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows_added", b"_rows_added", "_rows_on_branch", b"_rows_on_branch", "_rows_on_main", b"_rows_on_main", "_rows_removed", b"_rows_removed", "action", b"action", "columns", b"columns", "conflict", b"conflict", "kind", b"kind", "name", b"name", "on_main", b"on_main", "plan", b"plan", "previous_name", b"previous_name", "rows_added", b"rows_added", "rows_on_branch", b"rows_on_branch", "rows_on_main", b"rows_on_main", "rows_removed", b"rows_removed", "snapshots", b"snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rows_added: _TypeAlias = _typing.Literal["rows_added"]  # noqa: Y015
     _WhichOneofArgType__rows_added: _TypeAlias = _typing.Literal["_rows_added", b"_rows_added"]  # noqa: Y015
@@ -451,19 +548,52 @@ class BranchChange(_message.Message):
 Global___BranchChange: _TypeAlias = BranchChange  # noqa: Y015
 
 @_typing.final
-class DiffBranchRequest(_message.Message):
+class BranchColumn(_message.Message):
+    """The statistics of a column on both sides: those of profiles, if there are any, or those that files have."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    MAIN_FIELD_NUMBER: _builtins.int
+    BRANCH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    @_builtins.property
+    def main(self) -> _statistics_pb2.ColumnStats: ...
+    @_builtins.property
+    def branch(self) -> _statistics_pb2.ColumnStats: ...
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        main: _statistics_pb2.ColumnStats | None = ...,
+        branch: _statistics_pb2.ColumnStats | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "main", b"main"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "main", b"main", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BranchColumn: _TypeAlias = BranchColumn  # noqa: Y015
+
+@_typing.final
+class DiffBranchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STATISTICS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    statistics: _builtins.bool
+    """compare the columns of changed tables"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        statistics: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "statistics", b"statistics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -497,6 +627,7 @@ class MergeBranchRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _builtins.int
     OURS_FIELD_NUMBER: _builtins.int
     THEIRS_FIELD_NUMBER: _builtins.int
+    REQUIRED_RULES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     dry_run: _builtins.bool
     @_builtins.property
@@ -507,6 +638,10 @@ class MergeBranchRequest(_message.Message):
     def theirs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """objects in conflict that become as they are on the branch"""
 
+    @_builtins.property
+    def required_rules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """quality rules that must pass on the branch, besides those that its catalog requires"""
+
     def __init__(
         self,
         *,
@@ -514,10 +649,11 @@ class MergeBranchRequest(_message.Message):
         dry_run: _builtins.bool = ...,
         ours: _abc.Iterable[_builtins.str] | None = ...,
         theirs: _abc.Iterable[_builtins.str] | None = ...,
+        required_rules: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "name", b"name", "ours", b"ours", "theirs", b"theirs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "name", b"name", "ours", b"ours", "required_rules", b"required_rules", "theirs", b"theirs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -529,19 +665,23 @@ class MergeBranchResponse(_message.Message):
 
     BRANCH_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def branch(self) -> Global___Branch: ...
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchChange]: ...
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchCheck]: ...
     def __init__(
         self,
         *,
         branch: Global___Branch | None = ...,
         changes: _abc.Iterable[Global___BranchChange] | None = ...,
+        checks: _abc.Iterable[Global___BranchCheck] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "changes", b"changes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "changes", b"changes", "checks", b"checks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from skiway.model.v1 import common_pb2 as skiway_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17skiway/v1/catalog.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\xa6\x03\n\x07\x43\x61talog\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1a\n\rconnector_ref\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x17\n\npolicy_ref\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x36\n\nproperties\x18\x06 \x03(\x0b\x32\".skiway.v1.Catalog.PropertiesEntry\x12.\n\ncreated_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\t \x01(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_descriptionB\x10\n\x0e_connector_refB\r\n\x0b_policy_ref\"\xa8\x02\n\x0b\x43\x61talogSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x1a\n\rconnector_ref\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x17\n\npolicy_ref\x18\x04 \x01(\tH\x03\x88\x01\x01\x12:\n\nproperties\x18\x05 \x03(\x0b\x32&.skiway.v1.CatalogSpec.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_descriptionB\x10\n\x0e_connector_refB\r\n\x0b_policy_ref\";\n\x13ListCatalogsRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"c\n\x14ListCatalogsResponse\x12$\n\x08\x63\x61talogs\x18\x01 \x03(\x0b\x32\x12.skiway.v1.Catalog\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\">\n\x11GetCatalogRequest\x12)\n\ncatalog_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"`\n\x12GetCatalogResponse\x12#\n\x07\x63\x61talog\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Catalog\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"l\n\x14\x43reateCatalogRequest\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.skiway.v1.CatalogSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"c\n\x15\x43reateCatalogResponse\x12#\n\x07\x63\x61talog\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Catalog\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xc7\x01\n\x14UpdateCatalogRequest\x12)\n\ncatalog_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.skiway.v1.CatalogSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"c\n\x15UpdateCatalogResponse\x12#\n\x07\x63\x61talog\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Catalog\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\x9e\x01\n\x14\x44\x65leteCatalogRequest\x12)\n\ncatalog_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x1a\n\rrequire_empty\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12-\n\x0cprecondition\x18\x03 \x01(\x0b\x32\x17.skiway.v1.PreconditionB\x10\n\x0e_require_empty\">\n\x15\x44\x65leteCatalogResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta2\xa8\x03\n\x0e\x43\x61talogService\x12O\n\x0cListCatalogs\x12\x1e.skiway.v1.ListCatalogsRequest\x1a\x1f.skiway.v1.ListCatalogsResponse\x12I\n\nGetCatalog\x12\x1c.skiway.v1.GetCatalogRequest\x1a\x1d.skiway.v1.GetCatalogResponse\x12R\n\rCreateCatalog\x12\x1f.skiway.v1.CreateCatalogRequest\x1a .skiway.v1.CreateCatalogResponse\x12R\n\rUpdateCatalog\x12\x1f.skiway.v1.UpdateCatalogRequest\x1a .skiway.v1.UpdateCatalogResponse\x12R\n\rDeleteCatalog\x12\x1f.skiway.v1.DeleteCatalogRequest\x1a .skiway.v1.DeleteCatalogResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17skiway/v1/catalog.proto\x12\tskiway.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16skiway/v1/common.proto\"\xe2\x03\n\x07\x43\x61talog\x12*\n\x0bresource_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x18\n\x0b\x64\x65scription\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1a\n\rconnector_ref\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x17\n\npolicy_ref\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x36\n\nproperties\x18\x06 \x03(\x0b\x32\".skiway.v1.Catalog.PropertiesEntry\x12.\n\ncreated_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x61mage\x18\t \x01(\t\x12\x11\n\tprotected\x18\n \x01(\x08\x12\x0f\n\x07mergers\x18\x0b \x03(\t\x12\x16\n\x0erequired_rules\x18\x0c \x03(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0e\n\x0c_descriptionB\x10\n\x0e_connector_refB\r\n\x0b_policy_ref\"\xf7\x02\n\x0b\x43\x61talogSpec\x12\x19\n\x0c\x64isplay_name\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x1a\n\rconnector_ref\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x17\n\npolicy_ref\x18\x04 \x01(\tH\x03\x88\x01\x01\x12:\n\nproperties\x18\x05 \x03(\x0b\x32&.skiway.v1.CatalogSpec.PropertiesEntry\x12\x16\n\tprotected\x18\x06 \x01(\x08H\x04\x88\x01\x01\x12\x0f\n\x07mergers\x18\x07 \x03(\t\x12\x16\n\x0erequired_rules\x18\x08 \x03(\t\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_display_nameB\x0e\n\x0c_descriptionB\x10\n\x0e_connector_refB\r\n\x0b_policy_refB\x0c\n\n_protected\";\n\x13ListCatalogsRequest\x12$\n\x04page\x18\x01 \x01(\x0b\x32\x16.skiway.v1.PageRequest\"c\n\x14ListCatalogsResponse\x12$\n\x08\x63\x61talogs\x18\x01 \x03(\x0b\x32\x12.skiway.v1.Catalog\x12%\n\x04page\x18\x02 \x01(\x0b\x32\x17.skiway.v1.PageResponse\">\n\x11GetCatalogRequest\x12)\n\ncatalog_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\"`\n\x12GetCatalogResponse\x12#\n\x07\x63\x61talog\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Catalog\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"l\n\x14\x43reateCatalogRequest\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.skiway.v1.CatalogSpec\x12.\n\x0bidempotency\x18\x02 \x01(\x0b\x32\x19.skiway.v1.IdempotencyKey\"c\n\x15\x43reateCatalogResponse\x12#\n\x07\x63\x61talog\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Catalog\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\xc7\x01\n\x14UpdateCatalogRequest\x12)\n\ncatalog_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12$\n\x04spec\x18\x02 \x01(\x0b\x32\x16.skiway.v1.CatalogSpec\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12-\n\x0cprecondition\x18\x04 \x01(\x0b\x32\x17.skiway.v1.Precondition\"c\n\x15UpdateCatalogResponse\x12#\n\x07\x63\x61talog\x18\x01 \x01(\x0b\x32\x12.skiway.v1.Catalog\x12%\n\x04meta\x18\x02 \x01(\x0b\x32\x17.skiway.v1.MutationMeta\"\x9e\x01\n\x14\x44\x65leteCatalogRequest\x12)\n\ncatalog_id\x18\x01 \x01(\x0b\x32\x15.skiway.v1.ResourceId\x12\x1a\n\rrequire_empty\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12-\n\x0cprecondition\x18\x03 \x01(\x0b\x32\x17.skiway.v1.PreconditionB\x10\n\x0e_require_empty\">\n\x15\x44\x65leteCatalogResponse\x12%\n\x04meta\x18\x01 \x01(\x0b\x32\x17.skiway.v1.MutationMeta2\xa8\x03\n\x0e\x43\x61talogService\x12O\n\x0cListCatalogs\x12\x1e.skiway.v1.ListCatalogsRequest\x1a\x1f.skiway.v1.ListCatalogsResponse\x12I\n\nGetCatalog\x12\x1c.skiway.v1.GetCatalogRequest\x1a\x1d.skiway.v1.GetCatalogResponse\x12R\n\rCreateCatalog\x12\x1f.skiway.v1.CreateCatalogRequest\x1a .skiway.v1.CreateCatalogResponse\x12R\n\rUpdateCatalog\x12\x1f.skiway.v1.UpdateCatalogRequest\x1a .skiway.v1.UpdateCatalogResponse\x12R\n\rDeleteCatalog\x12\x1f.skiway.v1.DeleteCatalogRequest\x1a .skiway.v1.DeleteCatalogResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,33 +39,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CATALOGSPEC_PROPERTIESENTRY']._loaded_options = None
   _globals['_CATALOGSPEC_PROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_CATALOG']._serialized_start=130
-  _globals['_CATALOG']._serialized_end=552
-  _globals['_CATALOG_PROPERTIESENTRY']._serialized_start=454
-  _globals['_CATALOG_PROPERTIESENTRY']._serialized_end=503
-  _globals['_CATALOGSPEC']._serialized_start=555
-  _globals['_CATALOGSPEC']._serialized_end=851
-  _globals['_CATALOGSPEC_PROPERTIESENTRY']._serialized_start=454
-  _globals['_CATALOGSPEC_PROPERTIESENTRY']._serialized_end=503
-  _globals['_LISTCATALOGSREQUEST']._serialized_start=853
-  _globals['_LISTCATALOGSREQUEST']._serialized_end=912
-  _globals['_LISTCATALOGSRESPONSE']._serialized_start=914
-  _globals['_LISTCATALOGSRESPONSE']._serialized_end=1013
-  _globals['_GETCATALOGREQUEST']._serialized_start=1015
-  _globals['_GETCATALOGREQUEST']._serialized_end=1077
-  _globals['_GETCATALOGRESPONSE']._serialized_start=1079
-  _globals['_GETCATALOGRESPONSE']._serialized_end=1175
-  _globals['_CREATECATALOGREQUEST']._serialized_start=1177
-  _globals['_CREATECATALOGREQUEST']._serialized_end=1285
-  _globals['_CREATECATALOGRESPONSE']._serialized_start=1287
-  _globals['_CREATECATALOGRESPONSE']._serialized_end=1386
-  _globals['_UPDATECATALOGREQUEST']._serialized_start=1389
-  _globals['_UPDATECATALOGREQUEST']._serialized_end=1588
-  _globals['_UPDATECATALOGRESPONSE']._serialized_start=1590
-  _globals['_UPDATECATALOGRESPONSE']._serialized_end=1689
-  _globals['_DELETECATALOGREQUEST']._serialized_start=1692
-  _globals['_DELETECATALOGREQUEST']._serialized_end=1850
-  _globals['_DELETECATALOGRESPONSE']._serialized_start=1852
-  _globals['_DELETECATALOGRESPONSE']._serialized_end=1914
-  _globals['_CATALOGSERVICE']._serialized_start=1917
-  _globals['_CATALOGSERVICE']._serialized_end=2341
+  _globals['_CATALOG']._serialized_end=612
+  _globals['_CATALOG_PROPERTIESENTRY']._serialized_start=514
+  _globals['_CATALOG_PROPERTIESENTRY']._serialized_end=563
+  _globals['_CATALOGSPEC']._serialized_start=615
+  _globals['_CATALOGSPEC']._serialized_end=990
+  _globals['_CATALOGSPEC_PROPERTIESENTRY']._serialized_start=514
+  _globals['_CATALOGSPEC_PROPERTIESENTRY']._serialized_end=563
+  _globals['_LISTCATALOGSREQUEST']._serialized_start=992
+  _globals['_LISTCATALOGSREQUEST']._serialized_end=1051
+  _globals['_LISTCATALOGSRESPONSE']._serialized_start=1053
+  _globals['_LISTCATALOGSRESPONSE']._serialized_end=1152
+  _globals['_GETCATALOGREQUEST']._serialized_start=1154
+  _globals['_GETCATALOGREQUEST']._serialized_end=1216
+  _globals['_GETCATALOGRESPONSE']._serialized_start=1218
+  _globals['_GETCATALOGRESPONSE']._serialized_end=1314
+  _globals['_CREATECATALOGREQUEST']._serialized_start=1316
+  _globals['_CREATECATALOGREQUEST']._serialized_end=1424
+  _globals['_CREATECATALOGRESPONSE']._serialized_start=1426
+  _globals['_CREATECATALOGRESPONSE']._serialized_end=1525
+  _globals['_UPDATECATALOGREQUEST']._serialized_start=1528
+  _globals['_UPDATECATALOGREQUEST']._serialized_end=1727
+  _globals['_UPDATECATALOGRESPONSE']._serialized_start=1729
+  _globals['_UPDATECATALOGRESPONSE']._serialized_end=1828
+  _globals['_DELETECATALOGREQUEST']._serialized_start=1831
+  _globals['_DELETECATALOGREQUEST']._serialized_end=1989
+  _globals['_DELETECATALOGRESPONSE']._serialized_start=1991
+  _globals['_DELETECATALOGRESPONSE']._serialized_end=2053
+  _globals['_CATALOGSERVICE']._serialized_start=2056
+  _globals['_CATALOGSERVICE']._serialized_end=2480
 # @@protoc_insertion_point(module_scope)

@@ -54,12 +54,17 @@ class Catalog(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    PROTECTED_FIELD_NUMBER: _builtins.int
+    MERGERS_FIELD_NUMBER: _builtins.int
+    REQUIRED_RULES_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
     connector_ref: _builtins.str
     policy_ref: _builtins.str
     damage: _builtins.str
     """In listings, if the record is lost or corrupt: what is wrong. Then only ids and names are set. Never stored."""
+    protected: _builtins.bool
+    """what it contains is only changed by merges of branches"""
     @_builtins.property
     def resource_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -68,6 +73,14 @@ class Catalog(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def mergers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """who may merge then: user:<subject> or role:<name>; without any, who may write the catalog"""
+
+    @_builtins.property
+    def required_rules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names of quality rules that must pass on a branch before it is merged"""
+
     def __init__(
         self,
         *,
@@ -80,10 +93,13 @@ class Catalog(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         damage: _builtins.str = ...,
+        protected: _builtins.bool = ...,
+        mergers: _abc.Iterable[_builtins.str] | None = ...,
+        required_rules: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_connector_ref", b"_connector_ref", "_description", b"_description", "_policy_ref", b"_policy_ref", "connector_ref", b"connector_ref", "created_at", b"created_at", "description", b"description", "policy_ref", b"policy_ref", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connector_ref", b"_connector_ref", "_description", b"_description", "_policy_ref", b"_policy_ref", "connector_ref", b"connector_ref", "created_at", b"created_at", "damage", b"damage", "description", b"description", "display_name", b"display_name", "policy_ref", b"policy_ref", "properties", b"properties", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connector_ref", b"_connector_ref", "_description", b"_description", "_policy_ref", b"_policy_ref", "connector_ref", b"connector_ref", "created_at", b"created_at", "damage", b"damage", "description", b"description", "display_name", b"display_name", "mergers", b"mergers", "policy_ref", b"policy_ref", "properties", b"properties", "protected", b"protected", "required_rules", b"required_rules", "resource_id", b"resource_id", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__connector_ref: _TypeAlias = _typing.Literal["connector_ref"]  # noqa: Y015
     _WhichOneofArgType__connector_ref: _TypeAlias = _typing.Literal["_connector_ref", b"_connector_ref"]  # noqa: Y015
@@ -129,12 +145,20 @@ class CatalogSpec(_message.Message):
     CONNECTOR_REF_FIELD_NUMBER: _builtins.int
     POLICY_REF_FIELD_NUMBER: _builtins.int
     PROPERTIES_FIELD_NUMBER: _builtins.int
+    PROTECTED_FIELD_NUMBER: _builtins.int
+    MERGERS_FIELD_NUMBER: _builtins.int
+    REQUIRED_RULES_FIELD_NUMBER: _builtins.int
     display_name: _builtins.str
     description: _builtins.str
     connector_ref: _builtins.str
     policy_ref: _builtins.str
+    protected: _builtins.bool
     @_builtins.property
     def properties(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def mergers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def required_rules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -143,10 +167,13 @@ class CatalogSpec(_message.Message):
         connector_ref: _builtins.str | None = ...,
         policy_ref: _builtins.str | None = ...,
         properties: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        protected: _builtins.bool | None = ...,
+        mergers: _abc.Iterable[_builtins.str] | None = ...,
+        required_rules: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_connector_ref", b"_connector_ref", "_description", b"_description", "_display_name", b"_display_name", "_policy_ref", b"_policy_ref", "connector_ref", b"connector_ref", "description", b"description", "display_name", b"display_name", "policy_ref", b"policy_ref"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connector_ref", b"_connector_ref", "_description", b"_description", "_display_name", b"_display_name", "_policy_ref", b"_policy_ref", "_protected", b"_protected", "connector_ref", b"connector_ref", "description", b"description", "display_name", b"display_name", "policy_ref", b"policy_ref", "protected", b"protected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connector_ref", b"_connector_ref", "_description", b"_description", "_display_name", b"_display_name", "_policy_ref", b"_policy_ref", "connector_ref", b"connector_ref", "description", b"description", "display_name", b"display_name", "policy_ref", b"policy_ref", "properties", b"properties"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connector_ref", b"_connector_ref", "_description", b"_description", "_display_name", b"_display_name", "_policy_ref", b"_policy_ref", "_protected", b"_protected", "connector_ref", b"connector_ref", "description", b"description", "display_name", b"display_name", "mergers", b"mergers", "policy_ref", b"policy_ref", "properties", b"properties", "protected", b"protected", "required_rules", b"required_rules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__connector_ref: _TypeAlias = _typing.Literal["connector_ref"]  # noqa: Y015
     _WhichOneofArgType__connector_ref: _TypeAlias = _typing.Literal["_connector_ref", b"_connector_ref"]  # noqa: Y015
@@ -156,6 +183,8 @@ class CatalogSpec(_message.Message):
     _WhichOneofArgType__display_name: _TypeAlias = _typing.Literal["_display_name", b"_display_name"]  # noqa: Y015
     _WhichOneofReturnType__policy_ref: _TypeAlias = _typing.Literal["policy_ref"]  # noqa: Y015
     _WhichOneofArgType__policy_ref: _TypeAlias = _typing.Literal["_policy_ref", b"_policy_ref"]  # noqa: Y015
+    _WhichOneofReturnType__protected: _TypeAlias = _typing.Literal["protected"]  # noqa: Y015
+    _WhichOneofArgType__protected: _TypeAlias = _typing.Literal["_protected", b"_protected"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__connector_ref) -> _WhichOneofReturnType__connector_ref | None: ...
     @_typing.overload
@@ -164,6 +193,8 @@ class CatalogSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__display_name) -> _WhichOneofReturnType__display_name | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__policy_ref) -> _WhichOneofReturnType__policy_ref | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__protected) -> _WhichOneofReturnType__protected | None: ...
 
 Global___CatalogSpec: _TypeAlias = CatalogSpec  # noqa: Y015
 

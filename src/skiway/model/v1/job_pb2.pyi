@@ -409,14 +409,20 @@ Global___QualityTask: _TypeAlias = QualityTask  # noqa: Y015
 
 @_typing.final
 class PipelineTask(_message.Message):
-    """A run of a pipeline. If it is `full`, all tables are refreshed in full. `select` names the tables of the run; all, if empty."""
+    """A run of a pipeline. If it is `full`, all tables are refreshed in full. `select` names the tables of the run; all, if empty. It is on main,
+    on a `branch`, or `on_branch` of its own, which is merged at the end.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PIPELINE_ID_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
     SELECT_FIELD_NUMBER: _builtins.int
+    BRANCH_FIELD_NUMBER: _builtins.int
+    ON_BRANCH_FIELD_NUMBER: _builtins.int
     full: _builtins.bool
+    branch: _builtins.str
+    on_branch: _builtins.bool
     @_builtins.property
     def pipeline_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -427,10 +433,12 @@ class PipelineTask(_message.Message):
         pipeline_id: _common_pb2.ResourceId | None = ...,
         full: _builtins.bool = ...,
         select: _abc.Iterable[_builtins.str] | None = ...,
+        branch: _builtins.str = ...,
+        on_branch: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pipeline_id", b"pipeline_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id", "select", b"select"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "full", b"full", "on_branch", b"on_branch", "pipeline_id", b"pipeline_id", "select", b"select"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -514,7 +514,9 @@ class PlanPipelineRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
     SELECT_FIELD_NUMBER: _builtins.int
+    BRANCH_FIELD_NUMBER: _builtins.int
     full: _builtins.bool
+    branch: _builtins.str
     @_builtins.property
     def pipeline_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -528,10 +530,11 @@ class PlanPipelineRequest(_message.Message):
         spec: Global___PipelineSpec | None = ...,
         full: _builtins.bool = ...,
         select: _abc.Iterable[_builtins.str] | None = ...,
+        branch: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pipeline_id", b"pipeline_id", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id", "select", b"select", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "full", b"full", "pipeline_id", b"pipeline_id", "select", b"select", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -564,8 +567,14 @@ class StartPipelineRequest(_message.Message):
     PIPELINE_ID_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
     SELECT_FIELD_NUMBER: _builtins.int
+    BRANCH_FIELD_NUMBER: _builtins.int
+    ON_BRANCH_FIELD_NUMBER: _builtins.int
     full: _builtins.bool
     """refresh all tables in full"""
+    branch: _builtins.str
+    """a branch of the pipeline's catalog, such as dev"""
+    on_branch: _builtins.bool
+    """on a new branch, which is merged and deleted if all tables and their rules succeed"""
     @_builtins.property
     def pipeline_id(self) -> _common_pb2.ResourceId: ...
     @_builtins.property
@@ -580,10 +589,12 @@ class StartPipelineRequest(_message.Message):
         pipeline_id: _common_pb2.ResourceId | None = ...,
         full: _builtins.bool = ...,
         select: _abc.Iterable[_builtins.str] | None = ...,
+        branch: _builtins.str = ...,
+        on_branch: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pipeline_id", b"pipeline_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "pipeline_id", b"pipeline_id", "select", b"select"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch", b"branch", "full", b"full", "on_branch", b"on_branch", "pipeline_id", b"pipeline_id", "select", b"select"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

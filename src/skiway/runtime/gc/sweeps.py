@@ -191,8 +191,9 @@ def _files(work: _Work, token: str | None) -> Slice:
 
 
 def _branches(work: _Work, _: str | None) -> Slice:
-    age_s = work.settings.gc.warehouse.min_age_ms / 1000
-    removed = branches.sweep(work.stores, clock=work.clock, min_age_s=age_s, dry_run=work.dry_run)
+    own = work.settings.gc.warehouse
+    age_s, idle_s = own.min_age_ms / 1000, own.idle_branches.total_seconds()
+    removed = branches.sweep(work.stores, clock=work.clock, min_age_s=age_s, idle_s=idle_s, dry_run=work.dry_run)
     return Slice(len(removed), tuple(removed))
 
 
@@ -286,7 +287,8 @@ KINDS: Final = (
         "branches",
         "gc.warehouse",
         "branch",
-        "[branches of the lake](branches.md) that were deleted longer ago than `gc.warehouse.min_age_ms`",
+        "[branches of the lake](branches.md) that were deleted longer ago than `gc.warehouse.min_age_ms`; "
+        "it deletes branches that are idle for longer than `gc.warehouse.idle_branches`",
         _branches,
         needs_warehouse=True,
         is_settled=True,

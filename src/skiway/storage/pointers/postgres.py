@@ -10,7 +10,7 @@ from hashlib import sha256
 from itertools import count
 from math import inf
 from time import monotonic
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import (
     ARRAY,
@@ -48,10 +48,12 @@ UNAVAILABLE_CLASSES = ("08", "28", "53", "57", "58")
 
 
 class PostgresPointerStore(SqlPointerStore):
-    """Stores pointers in `schema` of a database. Only writers of the same keys block each other.
+    """Stores pointers in `schema` of a database. Only writers of the same keys block each other, and large batches all writers.
 
     A call that goes on relies on the same state for at most `reuse_state_s` seconds.
     """
+
+    max_large_batch: ClassVar[int] = 100_000
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class PostgresPointerStore(SqlPointerStore):
         extras.require("psycopg", extra="postgres", purpose="a pointer store in PostgreSQL")
         engine = create_engine(url.set(drivername="postgresql+psycopg"), pool_size=pool_size, max_overflow=pool_size)
         event.listen(engine, "connect", _configure)
-        self._schema = schema
+        self._schema, self._everything = schema, _lock(f"{schema} everything")
         self._randomness = randomness
         self._states = _States(engine, reuse_state_s)
         super().__init__(engine, insert=insert, schema=schema, clock=clock, on_call=on_call)
@@ -87,7 +89,10 @@ class PostgresPointerStore(SqlPointerStore):
 
     def _transact(self, work: Callable[[Connection], T], *, keys: Sequence[str]) -> T:
         with self._engine.connect() as connection:
-            connection.execute(_LOCK, {"locks": self._locks(keys)})
+            if len(keys) > self.max_batch:  # the database has no room for so many locks
+                connection.execute(_LOCK_ALL, {"everything": self._everything})
+            else:
+                connection.execute(_LOCK, {"locks": self._locks(keys), "everything": self._everything})
             result = work(connection)
             try:
                 self._commit(connection)
@@ -100,8 +105,7 @@ class PostgresPointerStore(SqlPointerStore):
 
         Row locks are not enough: a batch may depend on the absence of a key.
         """
-        names = [f"{self._schema}:{key}".encode() for key in keys or ("",)]
-        return sorted({int.from_bytes(sha256(name).digest()[:8], "big", signed=True) for name in names})
+        return sorted({_lock(f"{self._schema}:{key}") for key in keys or ("",)})
 
     def _commit(self, connection: Connection) -> None:
         try:
@@ -228,9 +232,17 @@ def _unavailable(detail: str) -> Unavailable:
     )
 
 
+_EVERYTHING = bindparam("everything", type_=BigInteger)
 _LOCK = select(
-    func.pg_advisory_xact_lock(func.unnest(bindparam("locks", type_=ARRAY(BigInteger))).column_valued("lock"))
+    func.pg_advisory_xact_lock_shared(_EVERYTHING),
+    func.pg_advisory_xact_lock(func.unnest(bindparam("locks", type_=ARRAY(BigInteger))).column_valued("lock")),
 )
+_LOCK_ALL = select(func.pg_advisory_xact_lock(_EVERYTHING))
+
+
+def _lock(name: str) -> int:
+    """The number of an advisory lock."""
+    return int.from_bytes(sha256(name.encode()).digest()[:8], "big", signed=True)
 
 
 def _configure(connection: Any, _entry: ConnectionPoolEntry) -> None:

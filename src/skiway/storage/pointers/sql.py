@@ -272,9 +272,11 @@ class SqlPointerStore(PointerStore):
 
     def _current(self, connection: Connection, batch: Sequence[Operation]) -> dict[str, Pointer]:
         if len(batch) == 1:
-            rows = connection.execute(self._table.one, identity(batch[0].key))
-        else:
-            rows = connection.execute(self._table.several, identities(operation.key for operation in batch))
+            rows = connection.execute(self._table.one, identity(batch[0].key)).all()
+        else:  # statements have a maximum number of parameters
+            parts = (batch[first : first + ROWS_PER_READ] for first in range(0, len(batch), ROWS_PER_READ))
+            named = (identities(operation.key for operation in part) for part in parts)
+            rows = [row for each in named for row in connection.execute(self._table.several, each)]
         return {pointer.key: pointer for pointer in map(to_pointer, rows)}
 
     def _prepare(self, connection: Connection) -> None:

@@ -182,8 +182,8 @@ def _place(
             properties={**own, "format-version": str(version)},
             stage=True,
         )
-        return Place(made, Target(warehouse.files(made.metadata.location), made.metadata), is_new=True)
-    files = warehouse.files(known.metadata.location)
+        return Place(made, Target(made.files, made.metadata), is_new=True)
+    files = known.files
     is_same = _shape(known.handle.schema.arrow) == _shape(columns)
     if keeps or (is_same and known.metadata.properties.get(PARTITIONING, "") == partition_by):
         return Place(known, Target(files, known.metadata), is_new=False)

@@ -15,6 +15,7 @@ from skiway.metastore.pipelines.models.statements import Decision
 from skiway.metastore.pipelines.projects import DerivedTable
 from skiway.metastore.quality.expectations import ExpectationRule, record
 from skiway.metastore.quality.verdicts import Verdicts, read_verdicts
+from skiway.metastore.records.branches import branch_of
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
 from skiway.telemetry.lineage import Assertion, Dataset
@@ -43,7 +44,12 @@ def record_verdicts(
     *,
     snapshot_id: int | None,
 ) -> None:
-    """Show the verdicts as results of quality rules. The snapshot has them, too, so nothing depends on it."""
+    """Show the verdicts as results of quality rules. The snapshot has them, too, so nothing depends on it.
+
+    Branches have no rules of their own, so nothing is shown on one.
+    """
+    if branch_of(realm.stores) is not None:
+        return
     declared = [
         ExpectationRule(
             f"{pipeline}.{table.name.name}.{rule.name}",
