@@ -201,6 +201,7 @@ class TableCopy(Declaration, frozen=True):
     partition_by: Annotated[Texts, Meta(description="Partitions of new tables, such as day(ts).")] = ()
     sort_by: Annotated[str, Meta(description="Order of new tables, such as ts DESC, id.")] = ""
     read_partitions: Annotated[int, Meta(description="Connections that read a table of a database.", ge=0)] = 0
+    expect: Annotated[tuple[dict[str, Any], ...], Meta(description="Expectations, as in the files of pipelines.")] = ()
 
 
 class Copy(TableCopy, frozen=True):

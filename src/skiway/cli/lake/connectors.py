@@ -63,6 +63,7 @@ COPY: Final = {
     "partition_by": "partition_by",
     "sort_by": "sort_by",
     "read_partitions": "read_partitions",
+    "expect": "expect",
 }
 """The fields of the settings of a copy, by their options."""
 OPTIONS: Final = options_for(
@@ -80,6 +81,7 @@ OPTIONS: Final = options_for(
     Field("cursor", "Column of a database that grows with every new or changed row.", metavar="COLUMN"),
     Field("schema_changes", "Follow or reject changes of the columns of a copy.", choices=("follow", "reject")),
     Field("partition_by", "Partition of new copies, such as day(ts).", many=True, metavar="PART"),
+    Field("expect", "YAML file with the expectations of a copy, as of a model.", metavar="FILE"),
     Field("sort_by", "Order of the rows of new copies, such as 'ts DESC, id'.", metavar="LIST"),
     DESCRIPTION,
 )
@@ -110,6 +112,7 @@ def _record(call: Call, connector: Connector) -> dict[str, Any]:
         "copy": _mode(copy) or None,
         "key_columns": tuple(copy.key_columns),
         "cursor_column": copy.cursor_column or None,
+        "expect": copy.expect or None,
         "missed": () if connector.damage else tuple(_missed(connector)),
         "last_sync": None,
         "last_errors": {},
@@ -334,6 +337,11 @@ def _copy(before: v1.CopySettings | None, options: Mapping[str, Any]) -> v1.Copy
         raise typer.BadParameter(
             "the other options of a copy need a mode: append, upsert or replace", param_hint="--copy"
         )
+    if "expect" in changes:
+        try:
+            changes["expect"] = Path(changes["expect"]).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"{changes['expect']} cannot be read: {error}", param_hint="--expect") from None
     for field, enum, prefix in (("mode", v1.CopyMode, "COM"), ("schema_changes", v1.SchemaChanges, "SCH")):
         if field in changes:
             changes[field] = enum.Value(f"{prefix}_{changes[field].upper()}")

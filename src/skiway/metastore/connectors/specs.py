@@ -55,6 +55,7 @@ class CopyRules:
     partition_by: tuple[str, ...] = ()
     sort_by: str = ""
     read_partitions: int = 1
+    expect: str = ""
 
 
 def rules_for(copy: v1.CopySettings, *names: str) -> CopyRules:
@@ -69,6 +70,7 @@ def rules_for(copy: v1.CopySettings, *names: str) -> CopyRules:
         tuple(own.partition_by or copy.partition_by),
         own.sort_by or copy.sort_by,
         own.read_partitions or copy.read_partitions or 1,
+        own.expect or copy.expect,
     )
 
 
@@ -106,6 +108,10 @@ def _check_values(copy: v1.CopySettings, table: str) -> None:
             raise failure(InvalidArgument, "field", field=_field(field, table))
     if len({column.casefold() for column in copy.key_columns}) < len(copy.key_columns):
         raise invalid_field(_field("key_columns", table), ", ".join(copy.key_columns), "name each column once")
+    if copy.expect:
+        from skiway.metastore.pipelines.models.declarations import listed_expectations
+
+        listed_expectations(_field("expect", table), copy.expect)
 
 
 def _check_together(connector: v1.Connector, table: str) -> None:

@@ -425,6 +425,8 @@ class _Pass:
         place = CopyPlace(self.connector.resource_id.id, str(name), namespace_id, target.name)
         rules = rules_for(self.connector.copy, str(name), name.name)
         assert self.reconciler.warehouse is not None
+        job = f"{self.connector.display_name}.{name}"
+        expectations = engine.expectations(self.realm, self.reconciler.warehouse, job, rules.expect)
         copy = Copy(
             self.realm,
             self.reconciler.warehouse,
@@ -432,7 +434,8 @@ class _Pass:
             rules,
             engine.distribute,
             self.control.check,
-            step_bytes=engine.step_bytes,
+            expectations,
+            engine.step_bytes,
         )
 
         if self.dry_run:
@@ -446,12 +449,14 @@ class _Pass:
                 self.outcome.stages.files(str(name), done, total)
             self._report()
 
-        job = f"{self.connector.display_name}.{name}"
         with self.reconciler.lineage.run(job, "COPY", later=True) as run:
             before = find_target(self.realm, self.reconciler.warehouse, place)
             is_changed = copy.load(table, again=self.again, on_progress=on_progress)
             made = find_target(self.realm, self.reconciler.warehouse, place) if is_changed else None
             describe_copy(self.realm, run, self.connector, place, made, before)
+            run.assertions = expectations.assertions()
+            with self._lock:
+                self.outcome.note = "; ".join(filter(None, (self.outcome.note, *expectations.notes(str(name)))))
             return is_changed
 
     @property
