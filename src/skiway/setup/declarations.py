@@ -207,6 +207,7 @@ class TableCopy(Declaration, frozen=True):
 class Copy(TableCopy, frozen=True):
     """How rows are copied into managed tables, and what differs for single tables, by their names in the source."""
 
+    changes: Annotated[bool, Meta(description="Copy the changes in the log of PostgreSQL, also deletions.")] = False
     tables: dict[str, TableCopy] = {}
 
 

@@ -74,9 +74,19 @@ class SparkCopies:
         return LoadExpectations.of(SparkQueries(self.spark), realm, warehouse, name, text)
 
     def database(
-        self, uri: str, *, options: Mapping[str, str], credentials: Mapping[str, str], access: SourceAccess
+        self,
+        uri: str,
+        *,
+        options: Mapping[str, str],
+        credentials: Mapping[str, str],
+        access: SourceAccess,
+        follower: str = "",
     ) -> DatabaseSource:
-        """Open the database or the Airport server at `uri`, if `access` permits it."""
+        """Open the database or the Airport server at `uri`, if `access` permits it. A `follower` is a connector that copies its changes."""
+        if follower:
+            from skiway.spark_jobs.ingest.postgres_log import open_log
+
+            return open_log(self.distribute, uri, follower, options=options, credentials=credentials, access=access)
         if uri.startswith("grpc"):
             from skiway.spark_jobs.ingest.airport import open_airport
 

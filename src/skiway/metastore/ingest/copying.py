@@ -20,6 +20,7 @@ from skiway.metastore.connectors.specs import CopyMode, CopyRules
 from skiway.metastore.ingest.keys import KeyJoins
 from skiway.metastore.ingest.merging import Aside, ReplacedKeys, merge
 from skiway.metastore.ingest.positions import (
+    MORE,
     NO_ROWS,
     PART,
     POSITION_FILE,
@@ -178,6 +179,10 @@ class DatabaseSource(Source):
     def copied(self, name: TableName) -> CopiedTable:
         """A table, as a copy reads it."""
 
+    def rules_of(self, name: TableName, rules: CopyRules) -> CopyRules:  # noqa: ARG002
+        """The rules for a table, with what the source adds to them."""
+        return rules
+
 
 class CopyEngine(Protocol):
     """What copies need besides the metastore: many processes, and access to databases."""
@@ -193,9 +198,15 @@ class CopyEngine(Protocol):
         """The expectations in a text, for a load by the copy that is called `name`."""
 
     def database(
-        self, uri: str, *, options: Mapping[str, str], credentials: Mapping[str, str], access: SourceAccess
+        self,
+        uri: str,
+        *,
+        options: Mapping[str, str],
+        credentials: Mapping[str, str],
+        access: SourceAccess,
+        follower: str = "",
     ) -> DatabaseSource:
-        """Open the database or the Airport server at `uri`, if `access` permits it."""
+        """Open the database or the Airport server at `uri`, if `access` permits it. A `follower` is a connector that copies its changes."""
 
 
 OnProgress = Callable[[Amounts, Amounts], None]
@@ -236,21 +247,31 @@ class Copy:
         self, table: CopiedTable, *, again: bool = False, on_progress: OnProgress = lambda _done, _total: None
     ) -> bool:
         """Load what has changed since the last time, or everything `again`; return whether anything has."""
+        is_changed, goes_on = self._load(table, again, on_progress)
+        while goes_on:
+            more, goes_on = self._load(table, False, on_progress)
+            is_changed |= more
+        return is_changed
+
+    def _load(self, table: CopiedTable, again: bool, on_progress: OnProgress) -> tuple[bool, bool]:
+        """Load what the table says next; return whether anything has changed, and whether there may be more."""
         target = find_target(self.realm, self.warehouse, self.place)
         stored = self._position(target, again=again)
         changes = table.changes(self.rules, None if again else stored.loaded)
         if changes is None:
-            return again and target is not None and self._emptied(target, stored)
+            return again and target is not None and self._emptied(target, stored), False
         on_progress(Amounts(), changes.amounts)
-        columns = stored_columns(changes.columns())
+        columns = changes.columns()
+        columns = stored_columns(columns) if len(columns) else columns
         if not len(columns) and target is None:
-            return False  # files without columns have no rows
+            return False, False  # files without columns have no rows
         self.check()
         target = target or create_target(self.realm, self.warehouse, self.place, columns, self.rules)
-        target = self._with_columns(target, columns)
-        own = Target(self.warehouse.files(target.metadata.location), target.metadata)
         names = self._keys
-        key_fields_of(columns, names)  # the source has them, too
+        if len(columns):  # else only the position has changed
+            target = self._with_columns(target, columns)
+            key_fields_of(columns, names)  # the source has them, too
+        own = Target(self.warehouse.files(target.metadata.location), target.metadata)
         keys = key_fields_of(own.columns, names)
         steps = self._steps(changes, again=again)
 
@@ -258,11 +279,13 @@ class Copy:
             on_progress(done, changes.amounts)
 
         if self._is_whole(changes, again=again):
-            self._load_together(target, own, steps, keys, stored, replaces=again or changes.replaces, on_step=on_step)
+            after = self._load_together(
+                target, own, steps, keys, stored, replaces=again or changes.replaces, on_step=on_step
+            )
         else:
-            self._load_in_steps(target, own, steps, keys, stored, on_step)
+            after = self._load_in_steps(target, own, steps, keys, stored, on_step)
         is_rest = stored.loaded is not None and stored.loaded.get("kind") == PART and not again
-        return (self.load(table, on_progress=on_progress) or True) if is_rest else True
+        return True, is_rest or bool(after.get(MORE))
 
     @property
     def _keys(self) -> tuple[str, ...]:
@@ -273,8 +296,12 @@ class Copy:
         return again or changes.replaces or (self.expectations is not None and self.expectations.are_about_all)
 
     def _steps(self, changes: Changes, *, again: bool) -> Sequence[Changes]:
-        """The steps of a load. Rows with keys that are published together are also compared with each other, in one step."""
-        if self._keys and self._is_whole(changes, again=again):
+        """The steps of a load.
+
+        What is published together is one step if rows are compared by keys, or if they are not in files, which stay as they are between
+        two attempts.
+        """
+        if self._is_whole(changes, again=again) and (self._keys or not changes.amounts.files):
             return [changes]
         return changes.steps(self.step_bytes, growing=bool(self._keys))
 
@@ -286,17 +313,18 @@ class Copy:
         keys: pa.Schema,
         stored: StoredPosition,
         on_step: Callable[[Amounts], None],
-    ) -> None:
-        done = Amounts()
+    ) -> Position:
+        done, after = Amounts(), steps[-1].position
         for step in steps:
             self.check()
             new = step.write(own, keys)
             with undoing(partial(own.files.remove, new.written.paths)):
                 self.check()
                 target = made = self._judged_and_committed(target, own, new, stored, replaces=False)
-            stored = read_position(made.files, made.metadata)
+            stored, after = read_position(made.files, made.metadata), new.written.position
             done = Amounts(*map(sum, zip(done, step.amounts, strict=True)))
             on_step(done)
+        return after
 
     def _load_together(
         self,
@@ -308,7 +336,7 @@ class Copy:
         *,
         replaces: bool,
         on_step: Callable[[Amounts], None],
-    ) -> None:
+    ) -> Position:
         """Publish all steps at once. What earlier attempts have written is used."""
         staging = Staging.of(own, stored, steps[-1].position, [step.amounts.files for step in steps])
         found: list[NewRows] = []
@@ -336,6 +364,7 @@ class Copy:
             self._judged_and_committed(target, own, new, stored, replaces=replaces)
         if len(steps) > 1:
             staging.forget(len(steps))
+        return new.written.position
 
     def _emptied(self, target: ManagedTable, stored: StoredPosition) -> bool:
         """Delete all rows, because a full load has found none; return whether there was anything to delete."""

@@ -20,7 +20,7 @@ from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.types import bounds
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter
-from skiway.metastore.ingest.keys import FileKeys, KeyJoins, KeyRows, Places, new_keys
+from skiway.metastore.ingest.keys import FileKeys, KeyJoins, KeyRows, KnownKeys, Places, new_keys
 from skiway.metastore.ingest.rows import FilePart, Target, grouped, key_fields_of
 from skiway.metastore.managed.commits import TableChange, change_all
 from skiway.metastore.managed.states import ManagedTable, handle_of, is_certainly_undone, load
@@ -64,6 +64,20 @@ class ReplacedKeys:
         """These keys, and others that are not replaced but deleted."""
         total = None if count is None or self.count is None else self.count + count
         return ReplacedKeys(self.columns, [*self.rows, *rows], total) if rows else self
+
+    def and_known(self, gone: KnownKeys) -> ReplacedKeys:
+        """These keys, and those of some rows that are not replaced but deleted."""
+        count = None if self.count is None else self.count + gone.rows.num_rows
+        ranges = None
+        if self.ranges is not None:
+            ranges = [
+                tuple(
+                    pa.concat_arrays([known, pa.array([of(column.cast(key.type)).as_py()], key.type).cast(known.type)])
+                    for known, of in zip(ends, (pc.min, pc.max), strict=True)
+                )
+                for ends, key, column in zip(self.ranges, self.columns, gone.rows.columns, strict=True)
+            ]
+        return ReplacedKeys(self.columns, [*self.rows, gone], count, ranges)
 
 
 def _range(files: Sequence[DataFile], key: pa.Field) -> tuple[pa.Array, pa.Array]:
