@@ -362,6 +362,21 @@ def test_wrong_passwords_rights_and_tables_are_told(copy: LogCopy) -> None:
         assert raised.value.message.endswith(f"may not read changes: ALTER USER {USER} REPLICATION")
     finally:
         copy.postgres.run(f"ALTER USER {USER} REPLICATION")
+    copy.run("ALTER TABLE $t OWNER TO CURRENT_USER")
+    with expect_error(PermissionDenied, "ingest.database.denied") as raised:
+        copy.load()
+    assert "as its owner, CREATE PUBLICATION" in raised.value.message
+    copy.run(
+        "CREATE PUBLICATION ours FOR TABLE $t", f"GRANT SELECT ON $t TO {USER}", "INSERT INTO $t VALUES (1, 'a', NULL)"
+    )
+    copy.options = {"publication": "ours"}
+    copy.load()
+    copy.run("DELETE FROM $t")
+    copy.load()
+    assert copy.rows() == []
+    copy.run("ALTER PUBLICATION ours SET (publish = 'insert')")
+    with expect_error(PreconditionFailed, "ingest.log.publication"):
+        copy.load(again=True)
     copy.options = {"publication": "nobody"}
     with expect_error(PreconditionFailed, "ingest.log.publication"):
         copy.load()

@@ -87,6 +87,12 @@ class PostgresConnection:
                     f"user {self.at.user!r} may not read changes: ALTER USER {self.at.user} REPLICATION",
                     key="ingest.database.denied",
                 ) from None
+            if "must be owner" in str(error) or "for database" in str(error):
+                raise PermissionDenied(
+                    f"user {self.at.user!r} may not publish the table: as its owner, CREATE PUBLICATION name FOR TABLE ..., and set "
+                    "the property publication=name",
+                    key="ingest.database.denied",
+                ) from None
             raise database_error(self.at, "permission denied for") from None
         except psycopg.Error as error:
             log.warning("the database failed: %s", str(error)[:1000])
