@@ -307,6 +307,14 @@ def test_lost_changes_are_an_error_until_a_full_load(copy: LogCopy) -> None:
     assert "somebody else has read the slot" in raised.value.message
     assert copy.load(again=True)
     assert copy.rows("id") == [(2,), (3,)]
+    copy.postgres.run(f"DROP PUBLICATION {name}")
+    copy.run("INSERT INTO $t VALUES (4, 'd', NULL)")
+    with expect_error(PreconditionFailed, "ingest.log.publication"):
+        copy.load()
+    assert copy.load(again=True)
+    copy.run("INSERT INTO $t VALUES (5, 'e', NULL)")
+    assert copy.load()
+    assert copy.rows("id") == [(2,), (3,), (4,), (5,)]
 
 
 def test_slot_that_fell_behind_is_an_error_until_a_full_load(copy: LogCopy) -> None:
@@ -355,6 +363,11 @@ def test_wrong_passwords_rights_and_tables_are_told(copy: LogCopy) -> None:
     with expect_error(Unauthorized, "ingest.database.login"):
         copy.load()
     copy.password = LogCopy.password
+    copy.run("ALTER TABLE $t OWNER TO CURRENT_USER")
+    with expect_error(PermissionDenied, "ingest.database.denied") as raised:
+        copy.load()
+    assert "as its owner, CREATE PUBLICATION" in raised.value.message
+    copy.run(f"ALTER TABLE $t OWNER TO {USER}")
     copy.postgres.run(f"ALTER USER {USER} NOREPLICATION")
     try:
         with expect_error(PermissionDenied, "ingest.database.denied") as raised:
@@ -362,10 +375,6 @@ def test_wrong_passwords_rights_and_tables_are_told(copy: LogCopy) -> None:
         assert raised.value.message.endswith(f"may not read changes: ALTER USER {USER} REPLICATION")
     finally:
         copy.postgres.run(f"ALTER USER {USER} REPLICATION")
-    copy.run("ALTER TABLE $t OWNER TO CURRENT_USER")
-    with expect_error(PermissionDenied, "ingest.database.denied") as raised:
-        copy.load()
-    assert "as its owner, CREATE PUBLICATION" in raised.value.message
     copy.run(
         "CREATE PUBLICATION ours FOR TABLE $t", f"GRANT SELECT ON $t TO {USER}", "INSERT INTO $t VALUES (1, 'a', NULL)"
     )

@@ -52,7 +52,7 @@ class SnapshotChanges:
 
     def write(self, target: Target, keys: pa.Schema) -> NewRows:
         """Read the rows in one snapshot, and write them."""
-        names, condition = self.slot.published()
+        names, condition = self.slot.published(is_made=True)
         own = [column for column in self.own if names is None or column.name in names]
         lsn = self.slot.begin()
         connection = self.slot.connection

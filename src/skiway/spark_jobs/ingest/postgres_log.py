@@ -136,6 +136,7 @@ class LogTable:
                 f"the last load of {self.slot.table} did not follow the log, so the changes since then are unknown: {FULL}",
                 key="ingest.position.other",
             )
+        self.slot.published()
         self.slot.forget(position)
         return self._next(rules, position)
 

@@ -88,20 +88,28 @@ class Slot:
         """The name of the publication."""
         return self.named_publication or self.name
 
-    def published(self) -> tuple[set[str] | None, str]:
-        """The published columns, None for all, and the condition for rows. A publication is made if none is named."""
+    def published(self, *, is_made: bool = False) -> tuple[set[str] | None, str]:
+        """The published columns, None for all, and the condition for rows. If none is named, a publication can be made.
+
+        Raise `PreconditionFailed` if changes are not published. PostgreSQL leaves them out without an error.
+        """
         listed = "SELECT to_jsonb(p) AS p FROM pg_publication_tables p WHERE pubname = %s AND schemaname = %s AND tablename = %s"
         asked = (self.publication, *self.table.namespace, self.table.name)
         found = self.connection.rows(listed, *asked)
-        if not found and not self.named_publication:
+        if not found and is_made and not self.named_publication:
+            # A slot from before has changes that no publication has.
+            self.connection.rows(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", self.name
+            )
             self.connection.rows(
                 f'CREATE PUBLICATION "{self.name}" FOR TABLE {self.quoted} WITH (publish_via_partition_root = true)'
             )
             found = self.connection.rows(listed, *asked)
         if not found:
             raise PreconditionFailed(
-                f"publication {self.publication} does not have {self.table}: add the table to it, and for a partitioned table set "
-                "publish_via_partition_root",
+                f"publication {self.publication} does not exist, or does not have {self.table}, so changes may be lost: create it "
+                "with the table, and for a partitioned table with publish_via_partition_root; then load the table again in full, "
+                "with skiway connectors sync --full",
                 key="ingest.log.publication",
             )
         facts = self.connection.rows(
