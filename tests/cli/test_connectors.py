@@ -59,6 +59,11 @@ def test_copies_are_created_shown_and_changed(run: Run, folder: Path) -> None:
     assert run("connectors", "update", "copied", "--key", "id", "--schema-changes", "reject").code == 0
     shown = run("connectors", "get", "copied", "-o", "json").json
     assert (shown["copy"], shown["key_columns"]) == ("upsert", ["id"])
+    (folder / "rules.yml").write_text("- unique: id\n")
+    assert run("connectors", "update", "copied", "--expect", folder / "rules.yml").code == 0
+    assert run("connectors", "get", "copied", "-o", "json").json["expect"] == "- unique: id\n"
+    missing = run("connectors", "update", "copied", "--expect", folder / "none.yml")
+    assert (missing.code, "none.yml cannot be read" in missing.err) == (2, True)
     wrong = run("connectors", "update", "copied", "--copy", "append")
     assert (wrong.code, "they are only for COM_UPSERT" in wrong.err) == (1, True)
     assert run("connectors", "delete", "copied").code == 0

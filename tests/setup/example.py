@@ -124,6 +124,7 @@ def everything(folder: Path) -> dict[str, Any]:
                     "schema_changes": "reject",
                     "partition_by": ["day(ts)"],
                     "sort_by": "ts DESC, id",
+                    "expect": [{"unique": ["id"]}, {"accepted_values": {"column": "n", "values": [1, 2]}}],
                     "tables": {
                         "log.2026": {"mode": "append", "partition_by": ["year(ts)"], "schema_changes": "follow"}
                     },

@@ -15,11 +15,12 @@ import psycopg
 
 from metastore.managed_table_factory import ManagedTableFactory
 from metastore.upstreams import SECRETS, connector, mirrored
+from skiway.metastore.ingest.copying import STEP_BYTES
 from skiway.metastore.reconcile.outcomes import Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
 from skiway.spark_jobs.worker import SparkCopies
-from storage.homes import running_postgres_server
+from storage.homes import PostgresServer, running_postgres_server
 
 USER, PASSWORD = "copier", "a-secret-that-nobody-sees"
 
@@ -30,6 +31,7 @@ class Postgres:
 
     socket_url: str
     port: int
+    server: PostgresServer
 
     @property
     def uri(self) -> str:
@@ -43,6 +45,10 @@ class Postgres:
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.socket_url) as connection:
             return connection.execute(sql).fetchall()
+
+    def restart(self) -> None:
+        self.server.stop()
+        self.server.start()
 
     def new_schema(self, name: str) -> str:
         self.run(
@@ -63,7 +69,7 @@ def running_postgres_on_tcp() -> Iterator[Postgres]:
         connection.execute(f"CREATE USER {USER} PASSWORD '{PASSWORD}'")  # type: ignore[arg-type]
         connection.execute("SELECT pg_reload_conf()")
         with _forwarded(f"{rules.parent}/.s.PGSQL.5432") as port:
-            yield Postgres(server.url, port)
+            yield Postgres(server.url, port, server)
 
 
 @contextmanager
@@ -103,6 +109,7 @@ class CopyingConnector:
     lake: ManagedTableFactory
     spark: Any
     connector: v1.Connector
+    step_bytes: int = STEP_BYTES
 
     @classmethod
     def create(
@@ -113,12 +120,19 @@ class CopyingConnector:
         return cls(lake, spark, connector(lake.factory, uri, kind, copy=copy, **more))
 
     def run(self, **how: Any) -> Outcome:
-        reconciler = Reconciler(SECRETS, warehouse=self.lake.warehouse, copies=SparkCopies(lambda: self.spark))
+        copies = SparkCopies(lambda: self.spark, step_bytes=self.step_bytes)
+        reconciler = Reconciler(SECRETS, warehouse=self.lake.warehouse, copies=copies)
         return reconciler.run(self.lake.home, self.connector.resource_id, mode=v1.CAP_METADATA_ONLY_CORE, **how)
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
         """The rows of a copy, as PyIceberg reads them, sorted."""
         return sorted((tuple(each.values()) for each in self.arrow(name).to_pylist()), key=repr)
+
+    def snapshots(self, name: str) -> int:
+        """The number of snapshots of a copy."""
+        from pyiceberg.table import StaticTable
+
+        return len(StaticTable.from_metadata(mirrored(self.lake.factory)[name].metadata_location).metadata.snapshots)
 
     def arrow(self, name: str) -> Any:
         from pyiceberg.table import StaticTable

@@ -12,15 +12,17 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from metastore.resource_factory import expect_error
 from metastore.upstreams import SECRETS
-from skiway.errors import PermissionDenied, PreconditionFailed, Unauthorized
+from skiway.errors import Cancelled, PermissionDenied, PreconditionFailed, Unauthorized
 from skiway.formats import TableName
 from skiway.metastore.connectors.specs import CopyMode, CopyRules
 from skiway.metastore.ingest import positions
 from skiway.metastore.ingest.rows import Target
+from skiway.metastore.reconcile.outcomes import Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
 from skiway.security.source_access import SourceAccess
@@ -114,6 +116,67 @@ def test_rows_that_are_added_during_a_load_belong_to_the_next_one(postgres, mana
     assert (written.rows, written.position["value"], written.position["rows"]) == (3, "3", 2)
     chosen = table.changes(rules, written.position).chosen
     assert (chosen.after, chosen.upto, chosen.since) == ("3", "4", written.position["transaction"])
+
+
+@pytest.mark.parametrize("mode", [v1.COM_APPEND, v1.COM_UPSERT])
+def test_load_in_steps_continues_after_the_last_one(postgres, managed_lake, spark, monkeypatch, mode):
+    """Rows are added everywhere after the load was stopped. A full load is not published in steps."""
+    schema = postgres.new_schema(f"stepped{mode}")
+    postgres.run(
+        f"CREATE TABLE {schema}.t (id int PRIMARY KEY, v text)",
+        f"INSERT INTO {schema}.t SELECT n, 'v' || n FROM generate_series(10, 100, 2) n",
+    )
+    copy = v1.CopySettings(mode=mode, cursor_column="id", key_columns=["id"] if mode == v1.COM_UPSERT else [])
+    copied = CopyingConnector.create(managed_lake, spark, v1.CK_JDBC, postgres.uri, copy, source=source(schema))
+    copied.step_bytes = 10 * databases._ROW_BYTES
+    assert f"{schema}.t: create the table, and " in copied.run(dry_run=True).message
+    assert copied.run(dry_run=True).message.endswith("46 rows in 5 steps")
+    usual, ranges = databases.DatabaseChanges.write, []
+
+    def write(changes: Any, *about: Any) -> Any:
+        if len(ranges) == 2:
+            raise Cancelled("stopped", key="job.cancelled")
+        ranges.append((changes.chosen.after, changes.chosen.upto))
+        return usual(changes, *about)
+
+    monkeypatch.setattr(databases.DatabaseChanges, "write", write)
+    with expect_error(Cancelled, "job.cancelled"):
+        copied.run()
+    assert ranges == [(None, "28"), ("28", "48")]
+    assert len(copied.rows(f"{schema}.t")) == 20
+    monkeypatch.undo()
+    postgres.run(f"INSERT INTO {schema}.t VALUES (1, 'late'), (51, 'between'), (200, 'new')")
+    assert copied.run(dry_run=True).message.endswith("27 rows in 3 steps")
+    assert copied.run().failures == {}
+    assert copied.rows(f"{schema}.t") == sorted(postgres.rows(f"SELECT * FROM {schema}.t"), key=repr)
+    assert copied.run().changed == 0
+    before = copied.snapshots(f"{schema}.t")
+    assert copied.run(full_rescan=True).failures == {}
+    assert copied.snapshots(f"{schema}.t") == before + 1
+
+
+def test_spark_judges_the_rows_of_a_copy(managed_lake, spark, tmp_path):
+    """In the types of Spark, and with keys of each kind."""
+    (tmp_path / "s" / "t").mkdir(parents=True)
+    rules = "[{not_null: v, on_failure: drop}, {unique: [at, v]}, {name: low, condition: id < 3, on_failure: warn}]"
+    copy = v1.CopySettings(mode=v1.COM_UPSERT, key_columns=["id", "at"], expect=rules)
+    copied = CopyingConnector.create(managed_lake, spark, v1.CK_PARQUET, str(tmp_path / "s"), copy)
+
+    def add(name: str, *rows: tuple[int, int, str | None]) -> Outcome:
+        ids, days, texts = zip(*rows, strict=True)
+        moments = pa.array([day * 86_400_000_000 for day in days], pa.timestamp("us", "UTC"))
+        table = pa.table({"id": ids, "at": moments, "v": pa.array(texts, pa.string())})
+        pq.write_table(table, tmp_path / "s" / "t" / f"{name}.parquet")
+        return copied.run()
+
+    outcome = add("1", (1, 1, "a"), (2, 1, None), (3, 1, "c"))
+    assert outcome.failures == {}
+    assert "t: 1 of 3 rows break not_null_v (v is not NULL) and are in quarantine" in outcome.note
+    assert [row[0] for row in copied.rows("t")] == [1, 3]
+    assert add("2", (2, 1, "a"), (1, 1, "b")).failures == {}, "the value moves to another row"
+    assert [(row[0], row[2]) for row in copied.rows("t")] == [(1, "b"), (2, "a"), (3, "c")]
+    assert "1 of 1 rows break unique_at_v" in add("3", (9, 1, "c")).failures["t"]
+    assert len(copied.rows("t")) == 3
 
 
 LATE_TABLES = {

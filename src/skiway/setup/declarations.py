@@ -206,11 +206,13 @@ class TableCopy(Declaration, frozen=True):
     partition_by: Annotated[Texts, Meta(description="Partitions of new tables, such as day(ts).")] = ()
     sort_by: Annotated[str, Meta(description="Order of new tables, such as ts DESC, id.")] = ""
     read_partitions: Annotated[int, Meta(description="Connections that read a table of a database.", ge=0)] = 0
+    expect: Annotated[tuple[dict[str, Any], ...], Meta(description="Expectations, as in the files of pipelines.")] = ()
 
 
 class Copy(TableCopy, frozen=True):
     """How rows are copied into managed tables, and what differs for single tables, by their names in the source."""
 
+    changes: Annotated[bool, Meta(description="Copy the changes in the log of PostgreSQL, also deletions.")] = False
     tables: dict[str, TableCopy] = {}
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, get_args
 
 import msgspec
+import yaml
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -32,6 +33,10 @@ CHOICES: Final = {"latest_n": "latest"}
 """The names of choices in messages that have other names in declarations."""
 
 
+AS_YAML: Final = ("expect",)
+"""The keys whose values are texts of YAML in messages."""
+
+
 def message_of(item: Declaration, kind: type[M]) -> M:
     """Return a declaration as a message. Keys without a value stay unset."""
     message, names = kind(), NAMES.get(type(item), {})
@@ -47,6 +52,8 @@ def _set(message: Any, name: str, value: Any) -> None:
         prefix = field.enum_type.values[0].name.partition("_")[0]
         choice = next((choice for choice, word in CHOICES.items() if word == value), value)
         setattr(message, name, field.enum_type.values_by_name[f"{prefix}_{choice.upper()}"].number)
+    elif name in AS_YAML:
+        setattr(message, name, yaml.safe_dump(list(value), sort_keys=False, allow_unicode=True))
     elif isinstance(value, dict):
         for key, own in value.items():
             if isinstance(own, Declaration):
@@ -87,6 +94,8 @@ def declaration_of(kind: type[D], message: Message, **given: Any) -> D:
 def _value(message: Any, name: str, kind: type[Declaration] | None) -> Any:
     """A field as the value of a key, which contains declarations of a kind; None if it is not set."""
     value = value_of(message, name)
+    if name in AS_YAML:
+        return tuple(yaml.safe_load(value) or ())
     if message.DESCRIPTOR.fields_by_name[name].enum_type is not None:
         return CHOICES.get(value, value)
     match value:

@@ -110,7 +110,7 @@ def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    if read.rows is not None:
+    if isinstance(read.rows, pa.Table):
         return spark.createDataFrame(read.rows)
     chosen = read.columns.names if read.selected is None else read.selected
     plain = pa.schema([pa.field(each.name, each.type) for each in map(read.columns.field, chosen)])
@@ -122,6 +122,8 @@ def _rows(spark: SparkSession, name: TableName, read: Input) -> DataFrame:
             f"table {name} has a column of a type that Spark does not have; its columns are {kinds}",
             key="pipeline.input.type",
         ) from None
+    if read.rows is not None:
+        return in_tasks(spark, read.rows.parts, lambda part: part.batches(), columns)
     kept = plain.names
     if read.is_numbered:
         plain = plain.append(pa.field(FILE, pa.int32()))

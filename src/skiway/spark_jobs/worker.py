@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 from skiway.errors import Cancelled, Conflict, NotFound, SkiwayError, Unsupported
 from skiway.formats import Snapshot, TableHandle
 from skiway.metastore import Realm, quality
-from skiway.metastore.ingest.copying import STEP_BYTES, DatabaseSource
+from skiway.metastore.ingest.copying import STEP_BYTES, DatabaseSource, Expectations
 from skiway.metastore.jobs.api import keep_log
 from skiway.metastore.jobs.attempts import Progress
 from skiway.metastore.jobs.queue import JobQueue, Lease, leased
 from skiway.metastore.pipelines.api import run_job
 from skiway.metastore.pipelines.inputs import CurrentRoles, PipelineArea
+from skiway.metastore.pipelines.models.loads import LoadExpectations
 from skiway.metastore.pipelines.models.statements import FunctionEngine, QueryEngine
 from skiway.metastore.quality.verdicts import TableFacts
 from skiway.metastore.reconcile.outcomes import TRANSIENT, Control, Outcome
@@ -45,6 +46,7 @@ from skiway.telemetry.logs import CollectedLog, collecting
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from skiway.formats.iceberg.warehouse import Warehouse
     from skiway.security.source_access import SourceAccess
     from skiway.spark_jobs.profile.snapshots import ProfileReport
 
@@ -65,10 +67,26 @@ class SparkCopies:
         """Calls functions as tasks of Spark."""
         return SparkJoins(self.spark)
 
+    def expectations(self, realm: Realm, warehouse: Warehouse, name: str, text: str) -> Expectations:
+        """The expectations in a text, for a load by the copy that is called `name`."""
+        from skiway.spark_jobs.pipeline_queries import SparkQueries
+
+        return LoadExpectations.of(SparkQueries(self.spark), realm, warehouse, name, text)
+
     def database(
-        self, uri: str, *, options: Mapping[str, str], credentials: Mapping[str, str], access: SourceAccess
+        self,
+        uri: str,
+        *,
+        options: Mapping[str, str],
+        credentials: Mapping[str, str],
+        access: SourceAccess,
+        follower: str = "",
     ) -> DatabaseSource:
-        """Open the database or the Airport server at `uri`, if `access` permits it."""
+        """Open the database or the Airport server at `uri`, if `access` permits it. A `follower` is a connector that copies its changes."""
+        if follower:
+            from skiway.spark_jobs.ingest.postgres_log import open_log
+
+            return open_log(self.distribute, uri, follower, options=options, credentials=credentials, access=access)
         if uri.startswith("grpc"):
             from skiway.spark_jobs.ingest.airport import open_airport
 

@@ -12,12 +12,15 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 from metastore.managed_table_factory import ManagedTableFactory
+from metastore.pipelines.pipeline_lake import DuckQueries
 from skiway.formats import open_source
 from skiway.metastore.connectors.specs import CopyMode, CopyRules
 from skiway.metastore.ingest.copying import Copy, CopyPlace, find_target
 from skiway.metastore.ingest.file_tables import FileTable
 from skiway.metastore.ingest.keys import EachPlace, KeyRows, joined_columns
 from skiway.metastore.managed import ManagedTable
+from skiway.metastore.pipelines.models.loads import LoadExpectations
+from skiway.metastore.resources import tables
 from skiway.security.source_access import SourceAccess
 
 T = TypeVar("T")
@@ -84,6 +87,8 @@ class FolderCopy:
     check: Callable[[], None] = lambda: None
     access: SourceAccess | None = None
     more: dict[str, Any] = field(default_factory=dict)
+    engine: DuckQueries = field(default_factory=DuckQueries)
+    """It judges rows, if there are expectations."""
 
     @property
     def folder(self) -> Path:
@@ -95,7 +100,9 @@ class FolderCopy:
     def copy(self) -> Copy:
         namespace_id = self.lake.factory.first_namespace().resource_id
         place = CopyPlace("c1", self.name, namespace_id, self.name)
-        return Copy(self.lake.home, self.lake.warehouse, place, self.rules, self.distribute, self.check, **self.more)
+        rules, home, warehouse = self.rules, self.lake.home, self.lake.warehouse
+        expectations = LoadExpectations.of(self.engine, home, warehouse, f"shop.{self.name}", rules.expect)
+        return Copy(home, warehouse, place, rules, self.distribute, self.check, expectations, **self.more)
 
     def source(self) -> FileTable:
         uri = self.options.get("uri", str(self.root))
@@ -115,6 +122,14 @@ class FolderCopy:
         """The rows of the copy, as PyIceberg reads them."""
         rows: pa.Table = StaticTable.from_metadata(self.table().metadata_location).scan().to_arrow()
         return rows
+
+    def quarantine(self) -> list[tuple[Any, ...]]:
+        """The rows in quarantine, sorted."""
+        namespace_id = self.lake.factory.first_namespace().resource_id
+        found = tables.find(self.lake.home, namespace_id.id, f"{self.name}_quarantine")
+        assert found is not None
+        rows = StaticTable.from_metadata(found.metadata_location).scan().to_arrow()
+        return sorted((tuple(each.values()) for each in rows.to_pylist()), key=repr)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """The rows of the copy, sorted."""

@@ -29,6 +29,9 @@ APPEND, UPSERT, REPLACE = v1.COM_APPEND, v1.COM_UPSERT, v1.COM_REPLACE
         (v1.CK_AIRPORT, {"mode": APPEND}, "copy.mode", "use COM_REPLACE"),
         (v1.CK_JDBC, {"mode": APPEND}, "copy.cursor_column", "that grows with every new or changed row"),
         (v1.CK_JDBC, {"mode": REPLACE, "cursor_column": "id"}, "copy.cursor_column", "COM_APPEND or COM_UPSERT"),
+        (v1.CK_PARQUET, {"mode": APPEND, "changes": True}, "copy.changes", "copied from PostgreSQL"),
+        (v1.CK_JDBC, {"mode": APPEND, "changes": True}, "copy.changes", "copied from PostgreSQL"),
+        (v1.CK_PARQUET, {"mode": APPEND, "tables": {"t": {"changes": True}}}, "copy.tables.t.changes", "all tables"),
         (v1.CK_PARQUET, {"mode": APPEND, "schema_changes": 9}, "copy.schema_changes", "SCH_FOLLOW or SCH_REJECT"),
         (v1.CK_PARQUET, {"mode": APPEND, "read_partitions": 65}, "copy.read_partitions", "1 to 64"),
         (v1.CK_PARQUET, {"mode": APPEND, "tables": {"t": {"mode": UPSERT}}}, "copy.tables.t.key_columns", ""),
@@ -44,6 +47,21 @@ def test_wrong_settings_are_refused(factory, kind, copy, field, message):
         connector(factory, uri, kind, copy=None if copy is None else v1.CopySettings(**copy), source=source)
     assert raised.value.params["field"] == field
     assert message in raised.value.message
+
+
+@pytest.mark.parametrize("more", [{"cursor_column": "id"}, {"mode": REPLACE}, {"read_partitions": 2}])
+def test_copies_of_changes_have_no_other_way_to_find_them(factory, more):
+    factory.catalog()
+    source = v1.ConnectorSource(namespace=v1.NamespacePath(segments=["n"]))
+
+    def made(**settings):
+        copy = v1.CopySettings(**{"mode": UPSERT, "changes": True, **settings})
+        connector(factory, "postgresql://me@127.0.0.1/db", v1.CK_JDBC, copy=copy, source=source)
+
+    with pytest.raises(InvalidArgument) as raised:
+        made(**more)
+    assert raised.value.params["field"] == "copy.changes"
+    made()
 
 
 def test_tables_inherit_what_they_do_not_set():

@@ -11,15 +11,17 @@ import pytest
 
 from metastore.ingest.copies import FolderCopy, Here
 from metastore.managed_table_factory import ManagedTableFactory
+from metastore.pipelines.pipeline_lake import DuckQueries
 from metastore.resource_factory import expect_error
 from metastore.upstreams import SECRETS, connector, iceberg, mirrored
-from skiway.errors import Cancelled, ConstraintViolation, InvalidArgument
+from skiway.errors import Cancelled, InvalidArgument
 from skiway.metastore import connectors, jobs
 from skiway.metastore.connectors.specs import CopyMode
 from skiway.metastore.ingest.copying import STEP_BYTES
 from skiway.metastore.ingest.file_tables import FileChanges
-from skiway.metastore.ingest.rows import Target, Written
+from skiway.metastore.ingest.rows import Target
 from skiway.metastore.jobs.attempts import Amounts
+from skiway.metastore.pipelines.models.loads import LoadExpectations
 from skiway.metastore.reconcile.outcomes import Control, Outcome
 from skiway.metastore.reconcile.reconciler import Reconciler
 from skiway.model import v1
@@ -133,26 +135,6 @@ def test_staged_steps_of_another_state_of_the_source_are_not_used(stepped, monke
     assert ids(stepped) == [11, 2, 3]
 
 
-def test_rejected_load_is_not_published_in_part(stepped):
-    seen: list[int] = []
-
-    def approve(_: Target, written: Written) -> None:
-        seen.append(written.rows)
-        raise ConstraintViolation("a rule failed", key="quality.blocked")
-
-    write(stepped, "1", "2")
-    stepped.more["approve"] = approve
-    with expect_error(ConstraintViolation, "quality.blocked"):
-        stepped.load()
-    assert (seen, stepped.rows()) == ([4], [])
-    data = Path(stepped.table().metadata.location.removeprefix("file://"), "data")
-    assert list(data.glob("*.parquet")) == []
-    stepped.more["approve"] = lambda *_: None
-    assert stepped.load()
-    assert len(stepped.table().metadata.snapshots) == 1
-    assert ids(stepped) == [1, 2]
-
-
 def test_progress_has_files_rows_and_bytes(stepped):
     write(stepped, "1", "2")
     reported: list[tuple[Amounts, Amounts]] = []
@@ -192,6 +174,9 @@ class Engine:
 
     distribute = Here()
     step_bytes = STEP_BYTES
+
+    def expectations(self, *about: Any) -> LoadExpectations:
+        return LoadExpectations.of(DuckQueries(), *about)
 
     def database(self, *_: object, **__: object) -> Any:
         raise AssertionError("there is no database")

@@ -20,7 +20,7 @@ from skiway.formats.iceberg.writing.data_files import DataFileWriter
 from skiway.metastore import Realm, managed
 from skiway.metastore.ingest.rows import Target, Written, write_rows
 from skiway.metastore.managed import ManagedTable
-from skiway.metastore.pipelines.inputs import Input, LakeTables
+from skiway.metastore.pipelines.inputs import Input, LakeTables, RowParts
 from skiway.metastore.pipelines.models.incremental import FILE
 from skiway.metastore.pipelines.models.statements import Decision, QueryEngine
 from skiway.metastore.pipelines.projects import read_project
@@ -93,6 +93,8 @@ class LocalFunctions:
 
 
 def _rows(read: Input) -> pa.Table:
+    if isinstance(read.rows, RowParts):
+        return pa.Table.from_batches([batch for part in read.rows.parts for batch in part.batches()], read.rows.schema)
     if read.rows is not None:
         return read.rows
     if read.snapshot is None:

@@ -63,6 +63,8 @@ COPY: Final = {
     "partition_by": "partition_by",
     "sort_by": "sort_by",
     "read_partitions": "read_partitions",
+    "expect": "expect",
+    "changes": "changes",
 }
 """The fields of the settings of a copy, by their options."""
 OPTIONS: Final = options_for(
@@ -80,6 +82,8 @@ OPTIONS: Final = options_for(
     Field("cursor", "Column of a database that grows with every new or changed row.", metavar="COLUMN"),
     Field("schema_changes", "Follow or reject changes of the columns of a copy.", choices=("follow", "reject")),
     Field("partition_by", "Partition of new copies, such as day(ts).", many=True, metavar="PART"),
+    Field("changes", "Copy the changes in the log of PostgreSQL, also deleted rows.", type=bool),
+    Field("expect", "YAML file with the expectations of a copy, as of a model.", metavar="FILE"),
     Field("sort_by", "Order of the rows of new copies, such as 'ts DESC, id'.", metavar="LIST"),
     DESCRIPTION,
 )
@@ -110,6 +114,8 @@ def _record(call: Call, connector: Connector) -> dict[str, Any]:
         "copy": _mode(copy) or None,
         "key_columns": tuple(copy.key_columns),
         "cursor_column": copy.cursor_column or None,
+        "changes": copy.changes,
+        "expect": copy.expect or None,
         "missed": () if connector.damage else tuple(_missed(connector)),
         "last_sync": None,
         "last_errors": {},
@@ -231,10 +237,18 @@ def delete(call: Call, name: Name, yes: Yes = False) -> None:
 
     The tables that it mirrored are not deleted.
     """
-    deleted = _record(call, call.lake.connectors.get(name))
+    connector = call.lake.connectors.get(name)
+    deleted = _record(call, connector)
     confirm(f"Its credentials are deleted, too. Delete connector {name}?", yes=yes)
     call.lake.connectors.delete(name)
-    call.print_result(f"deleted connector {name}; its mirrored tables are not deleted", deleted)
+    lines = [f"deleted connector {name}; its mirrored tables are not deleted"]
+    if connector.message.copy.changes:
+        from skiway.client.metastore.connectors import slots_of
+
+        slots = f"FROM pg_replication_slots WHERE slot_name LIKE '{slots_of(connector.id)}%'"
+        sql = f"SELECT pg_drop_replication_slot(slot_name) {slots}"
+        lines.append(f"PostgreSQL keeps its log for the slots of the connector; drop them there: {sql}")
+    call.print_result("\n".join(lines), deleted)
 
 
 @command(app, "validate")
@@ -334,6 +348,11 @@ def _copy(before: v1.CopySettings | None, options: Mapping[str, Any]) -> v1.Copy
         raise typer.BadParameter(
             "the other options of a copy need a mode: append, upsert or replace", param_hint="--copy"
         )
+    if "expect" in changes:
+        try:
+            changes["expect"] = Path(changes["expect"]).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"{changes['expect']} cannot be read: {error}", param_hint="--expect") from None
     for field, enum, prefix in (("mode", v1.CopyMode, "COM"), ("schema_changes", v1.SchemaChanges, "SCH")):
         if field in changes:
             changes[field] = enum.Value(f"{prefix}_{changes[field].upper()}")
@@ -388,7 +407,7 @@ def _missed(connector: Connector) -> list[str]:
         name: (_mode(own) or _mode(copy), own.cursor_column or copy.cursor_column)
         for name, own in [("", copy), *copy.tables.items()]
     }
-    return missed_by_copies(connector.kind, connector.uri, tables)
+    return missed_by_copies(connector.kind, connector.uri, tables, changes=copy.changes)
 
 
 def _place(call: Call, destination: v1.ConnectorDestination) -> dict[str, str | None]:

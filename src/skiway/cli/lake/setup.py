@@ -190,7 +190,7 @@ def _missed(change: Change) -> list[str]:
         name: (own.mode or copy.mode or "", own.cursor_column or copy.cursor_column)
         for name, own in [("", copy), *copy.tables.items()]
     }
-    return missed_by_copies(change.desired.kind, change.desired.uri, tables)
+    return missed_by_copies(change.desired.kind, change.desired.uri, tables, changes=copy.changes)
 
 
 def _value(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -36,12 +37,21 @@ class Connector(Described):
         return self.message.state == v1.CS_PAUSED
 
 
-def missed_by_copies(kind: str, uri: str, tables: Mapping[str, tuple[str, str]]) -> list[str]:
+def slots_of(connector_id: str) -> str:
+    """How the names of the replication slots of a connector begin in PostgreSQL."""
+    return f"skiway_{re.sub('[^a-z0-9]', '', connector_id.lower())[:32]}_"
+
+
+def missed_by_copies(kind: str, uri: str, tables: Mapping[str, tuple[str, str]], *, changes: bool = False) -> list[str]:
     """Which changes of a source copies do not see, as lines for people.
 
-    `tables` has the mode and the cursor column by table; an empty name stands for all others.
+    `tables` has the mode and the cursor column by table; an empty name stands for all others. Copies of `changes` see all.
     """
-    found = {name: (mode, _missed(kind, uri, mode, cursor)) for name, (mode, cursor) in tables.items() if mode}
+    found = {
+        name: (mode, "" if changes else _missed(kind, uri, mode, cursor))
+        for name, (mode, cursor) in tables.items()
+        if mode
+    }
     return [
         f"{f'the copy of table {name}' if name else 'a copy'} with mode {mode} can miss {missed or 'nothing'}"
         for name, (mode, missed) in found.items()

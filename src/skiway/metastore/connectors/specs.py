@@ -55,6 +55,7 @@ class CopyRules:
     partition_by: tuple[str, ...] = ()
     sort_by: str = ""
     read_partitions: int = 1
+    expect: str = ""
 
 
 def rules_for(copy: v1.CopySettings, *names: str) -> CopyRules:
@@ -69,6 +70,7 @@ def rules_for(copy: v1.CopySettings, *names: str) -> CopyRules:
         tuple(own.partition_by or copy.partition_by),
         own.sort_by or copy.sort_by,
         own.read_partitions or copy.read_partitions or 1,
+        own.expect or copy.expect,
     )
 
 
@@ -106,6 +108,10 @@ def _check_values(copy: v1.CopySettings, table: str) -> None:
             raise failure(InvalidArgument, "field", field=_field(field, table))
     if len({column.casefold() for column in copy.key_columns}) < len(copy.key_columns):
         raise invalid_field(_field("key_columns", table), ", ".join(copy.key_columns), "name each column once")
+    if copy.expect:
+        from skiway.metastore.pipelines.models.declarations import listed_expectations
+
+        listed_expectations(_field("expect", table), copy.expect)
 
 
 def _check_together(connector: v1.Connector, table: str) -> None:
@@ -115,14 +121,26 @@ def _check_together(connector: v1.Connector, table: str) -> None:
     if not (own.mode or copy.mode):
         raise invalid_field(_field("mode", table), "none", "use COM_APPEND, COM_UPSERT or COM_REPLACE")
     rules = rules_for(copy, *([table] if table else []))
-    if rules.mode == CopyMode.UPSERT and not rules.keys:
+    if copy.changes:
+        if connector.kind != v1.CK_JDBC or not connector.uri.startswith("postgresql:"):
+            raise invalid_field(
+                "copy.changes", "true", "changes are copied from PostgreSQL: use CK_JDBC and its address"
+            )
+        if own is not copy and own.changes:
+            raise invalid_field(_field("changes", table), "true", "set it for all tables of the connector")
+        if rules.mode == CopyMode.REPLACE or rules.cursor or rules.read_partitions > 1:
+            wanted = "use COM_APPEND or COM_UPSERT, without cursor_column and read_partitions"
+            raise invalid_field("copy.changes", "true", wanted)
+    elif own.changes:
+        raise invalid_field(_field("changes", table), "true", "set it for all tables of the connector")
+    if rules.mode == CopyMode.UPSERT and not rules.keys and not copy.changes:
         raise invalid_field(_field("key_columns", table), "none", "name the columns that identify a row")
     if rules.mode != CopyMode.UPSERT and own.key_columns:
         raise invalid_field(_field("key_columns", table), ", ".join(own.key_columns), "they are only for COM_UPSERT")
     if connector.kind == v1.CK_AIRPORT and rules.mode != CopyMode.REPLACE:
         wanted = "an Airport server does not say which rows have changed; use COM_REPLACE"
         raise invalid_field(_field("mode", table), v1.CopyMode.Name(own.mode or copy.mode), wanted)
-    if connector.kind == v1.CK_JDBC and rules.mode != CopyMode.REPLACE and not rules.cursor:
+    if connector.kind == v1.CK_JDBC and rules.mode != CopyMode.REPLACE and not rules.cursor and not copy.changes:
         wanted = "name a column that grows with every new or changed row, or use COM_REPLACE"
         raise invalid_field(_field("cursor_column", table), "none", wanted)
     if own.cursor_column and (connector.kind != v1.CK_JDBC or rules.mode == CopyMode.REPLACE):

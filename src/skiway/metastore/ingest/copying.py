@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
@@ -18,8 +18,9 @@ from skiway.formats.iceberg.types import format_version, iceberg_schema
 from skiway.formats.iceberg.warehouse import Warehouse
 from skiway.metastore.connectors.specs import CopyMode, CopyRules
 from skiway.metastore.ingest.keys import KeyJoins
-from skiway.metastore.ingest.merging import ReplacedKeys, merge
+from skiway.metastore.ingest.merging import Aside, ReplacedKeys, merge
 from skiway.metastore.ingest.positions import (
+    MORE,
     NO_ROWS,
     PART,
     POSITION_FILE,
@@ -38,13 +39,17 @@ from skiway.metastore.ingest.rows import (
 )
 from skiway.metastore.ingest.staging import Staging
 from skiway.metastore.jobs.attempts import Amounts
-from skiway.metastore.managed.commits import change
+from skiway.metastore.managed.commits import TableChange, change, change_all
 from skiway.metastore.managed.states import ManagedTable, is_certainly_undone, load, undoing
 from skiway.metastore.managed.tables import create
 from skiway.metastore.records.realm import Realm
 from skiway.metastore.resources import tables
 from skiway.model import v1
 from skiway.security.source_access import SourceAccess
+from skiway.telemetry.lineage import Assertion
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
 
 STEP_BYTES: Final = 1 << 30
 CONNECTOR: Final = "skiway.ingest.connector"
@@ -104,6 +109,35 @@ class NewRows:
     replaces: ReplacedKeys | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """New rows that may be published, those in quarantine, and what the snapshot says about them."""
+
+    written: Written
+    aside: Aside | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class Expectations(Protocol):
+    """What the rows of a load must be like. One object judges one load."""
+
+    @property
+    def are_about_all(self) -> bool:
+        """Whether all rows of a load are judged and published together."""
+
+    def judge(self, table: ManagedTable, own: Target, new: NewRows, *, replaces: bool) -> Judged:
+        """Judge rows that were written for a table, and that may replace all others. Raise if they may not be published."""
+
+    def published(self, table: ManagedTable) -> None:
+        """Store what was found about the rows that a table has now."""
+
+    def notes(self, name: str) -> Iterable[str]:
+        """What a run says about rows of the table `name` that break rules, and are published or in quarantine."""
+
+    def assertions(self) -> Sequence[Assertion]:
+        """What was found, as events of lineage say it."""
+
+
 class Changes(Protocol):
     """What has to be loaded. If it `replaces`, all rows of the source replace those of the table."""
 
@@ -145,6 +179,10 @@ class DatabaseSource(Source):
     def copied(self, name: TableName) -> CopiedTable:
         """A table, as a copy reads it."""
 
+    def rules_of(self, name: TableName, rules: CopyRules) -> CopyRules:  # noqa: ARG002
+        """The rules for a table, with what the source adds to them."""
+        return rules
+
 
 class CopyEngine(Protocol):
     """What copies need besides the metastore: many processes, and access to databases."""
@@ -156,10 +194,19 @@ class CopyEngine(Protocol):
     def step_bytes(self) -> int:
         """About how many bytes of files are loaded before a commit."""
 
+    def expectations(self, realm: Realm, warehouse: Warehouse, name: str, text: str) -> Expectations:
+        """The expectations in a text, for a load by the copy that is called `name`."""
+
     def database(
-        self, uri: str, *, options: Mapping[str, str], credentials: Mapping[str, str], access: SourceAccess
+        self,
+        uri: str,
+        *,
+        options: Mapping[str, str],
+        credentials: Mapping[str, str],
+        access: SourceAccess,
+        follower: str = "",
     ) -> DatabaseSource:
-        """Open the database or the Airport server at `uri`, if `access` permits it."""
+        """Open the database or the Airport server at `uri`, if `access` permits it. A `follower` is a connector that copies its changes."""
 
 
 OnProgress = Callable[[Amounts, Amounts], None]
@@ -170,7 +217,7 @@ class Copy:
     """How rows of a source get into a managed table. `check` is called before every write, and may raise to stop.
 
     New rows are committed in steps of about `step_bytes`, each with its position, so that the next load continues after the last one.
-    If all rows are replaced, or `approve` is given, they are published together. `approve` gets them before, and may raise.
+    If all rows are replaced, or `expectations` say so, they are published together. Expectations judge rows before.
     """
 
     realm: Realm
@@ -179,7 +226,7 @@ class Copy:
     rules: CopyRules
     distribute: KeyJoins
     check: Callable[[], None] = lambda: None
-    approve: Callable[[Target, Written], None] | None = None
+    expectations: Expectations | None = None
     step_bytes: int = STEP_BYTES
 
     def plan(self, table: CopiedTable, *, again: bool = False) -> str:
@@ -200,21 +247,31 @@ class Copy:
         self, table: CopiedTable, *, again: bool = False, on_progress: OnProgress = lambda _done, _total: None
     ) -> bool:
         """Load what has changed since the last time, or everything `again`; return whether anything has."""
+        is_changed, goes_on = self._load(table, again, on_progress)
+        while goes_on:
+            more, goes_on = self._load(table, False, on_progress)
+            is_changed |= more
+        return is_changed
+
+    def _load(self, table: CopiedTable, again: bool, on_progress: OnProgress) -> tuple[bool, bool]:
+        """Load what the table says next; return whether anything has changed, and whether there may be more."""
         target = find_target(self.realm, self.warehouse, self.place)
         stored = self._position(target, again=again)
         changes = table.changes(self.rules, None if again else stored.loaded)
         if changes is None:
-            return again and target is not None and self._emptied(target, stored)
+            return again and target is not None and self._emptied(target, stored), False
         on_progress(Amounts(), changes.amounts)
-        columns = stored_columns(changes.columns())
+        columns = changes.columns()
+        columns = stored_columns(columns) if len(columns) else columns
         if not len(columns) and target is None:
-            return False  # files without columns have no rows
+            return False, False  # files without columns have no rows
         self.check()
         target = target or create_target(self.realm, self.warehouse, self.place, columns, self.rules)
-        target = self._with_columns(target, columns)
-        own = Target(self.warehouse.files(target.metadata.location), target.metadata)
         names = self._keys
-        key_fields_of(columns, names)  # the source has them, too
+        if len(columns):  # else only the position has changed
+            target = self._with_columns(target, columns)
+            key_fields_of(columns, names)  # the source has them, too
+        own = Target(self.warehouse.files(target.metadata.location), target.metadata)
         keys = key_fields_of(own.columns, names)
         steps = self._steps(changes, again=again)
 
@@ -222,11 +279,13 @@ class Copy:
             on_progress(done, changes.amounts)
 
         if self._is_whole(changes, again=again):
-            self._load_together(target, own, steps, keys, stored, replaces=again or changes.replaces, on_step=on_step)
+            after = self._load_together(
+                target, own, steps, keys, stored, replaces=again or changes.replaces, on_step=on_step
+            )
         else:
-            self._load_in_steps(target, own, steps, keys, stored, on_step)
+            after = self._load_in_steps(target, own, steps, keys, stored, on_step)
         is_rest = stored.loaded is not None and stored.loaded.get("kind") == PART and not again
-        return (self.load(table, on_progress=on_progress) or True) if is_rest else True
+        return True, is_rest or bool(after.get(MORE))
 
     @property
     def _keys(self) -> tuple[str, ...]:
@@ -234,11 +293,15 @@ class Copy:
 
     def _is_whole(self, changes: Changes, *, again: bool) -> bool:
         """Whether all rows are published together."""
-        return again or changes.replaces or self.approve is not None
+        return again or changes.replaces or (self.expectations is not None and self.expectations.are_about_all)
 
     def _steps(self, changes: Changes, *, again: bool) -> Sequence[Changes]:
-        """The steps of a load. Rows with keys that are published together are also compared with each other, in one step."""
-        if self._keys and self._is_whole(changes, again=again):
+        """The steps of a load.
+
+        What is published together is one step if rows are compared by keys, or if they are not in files, which stay as they are between
+        two attempts.
+        """
+        if self._is_whole(changes, again=again) and (self._keys or not changes.amounts.files):
             return [changes]
         return changes.steps(self.step_bytes, growing=bool(self._keys))
 
@@ -250,17 +313,18 @@ class Copy:
         keys: pa.Schema,
         stored: StoredPosition,
         on_step: Callable[[Amounts], None],
-    ) -> None:
-        done = Amounts()
+    ) -> Position:
+        done, after = Amounts(), steps[-1].position
         for step in steps:
             self.check()
             new = step.write(own, keys)
             with undoing(partial(own.files.remove, new.written.paths)):
                 self.check()
-                made = self._commit(target, new, stored, replaces=False)
-            stored = read_position(made.files, made.metadata)
+                target = made = self._judged_and_committed(target, own, new, stored, replaces=False)
+            stored, after = read_position(made.files, made.metadata), new.written.position
             done = Amounts(*map(sum, zip(done, step.amounts, strict=True)))
             on_step(done)
+        return after
 
     def _load_together(
         self,
@@ -272,7 +336,7 @@ class Copy:
         *,
         replaces: bool,
         on_step: Callable[[Amounts], None],
-    ) -> None:
+    ) -> Position:
         """Publish all steps at once. What earlier attempts have written is used."""
         staging = Staging.of(own, stored, steps[-1].position, [step.amounts.files for step in steps])
         found: list[NewRows] = []
@@ -297,11 +361,10 @@ class Copy:
         with undoing(undo, when=len(steps) == 1):
             self.check()  # a load in steps that is stopped here continues
         with undoing(undo):
-            if self.approve is not None:
-                self.approve(own, new.written)
-            self._commit(target, new, stored, replaces=replaces)
+            self._judged_and_committed(target, own, new, stored, replaces=replaces)
         if len(steps) > 1:
             staging.forget(len(steps))
+        return new.written.position
 
     def _emptied(self, target: ManagedTable, stored: StoredPosition) -> bool:
         """Delete all rows, because a full load has found none; return whether there was anything to delete."""
@@ -309,8 +372,9 @@ class Copy:
         if current is None or (stored.value == NO_ROWS and stored.snapshot_id == current.id):
             return False
         self.check()
-        summary = summary_of(NO_ROWS, target.files, target.metadata)
-        self._publish(target, delete_all([], properties=summary), stored)
+        none = Written(position=NO_ROWS)
+        own = Target(self.warehouse.files(target.metadata.location), target.metadata)
+        self._judged_and_committed(target, own, NewRows(none), stored, replaces=True)
         return True
 
     def _position(self, target: ManagedTable | None, *, again: bool) -> StoredPosition:
@@ -323,23 +387,56 @@ class Copy:
         changes = column_changes(target.handle.schema.arrow, columns, follows=self.rules.follows)
         return change(self.realm, self.warehouse, target.table.resource_id, evolve(changes)) if changes else target
 
-    def _commit(self, target: ManagedTable, new: NewRows, stored: StoredPosition, *, replaces: bool) -> ManagedTable:
-        written = new.written
+    def _judged_and_committed(
+        self, target: ManagedTable, own: Target, new: NewRows, stored: StoredPosition, *, replaces: bool
+    ) -> ManagedTable:
+        """Publish new rows, unless they break a rule that forbids it."""
+        rules = self.expectations
+        if rules is None:
+            return self._commit(target, new.replaces, Judged(new.written), stored, replaces=replaces)
+        judged = rules.judge(target, own, new, replaces=replaces)
+
+        def undo() -> None:
+            own.files.remove([path for path in judged.written.paths if path not in new.written.paths])
+            if judged.aside is not None:
+                judged.aside.target.files.remove([file.file_path for file in judged.aside.added])
+
+        with undoing(undo):
+            made = self._commit(target, new.replaces, judged, stored, replaces=replaces)
+        if judged.written is not new.written:
+            own.files.remove(new.written.paths)  # those without rows in quarantine are in their place
+        rules.published(made)
+        return made
+
+    def _commit(
+        self,
+        target: ManagedTable,
+        replaced: ReplacedKeys | None,
+        judged: Judged,
+        stored: StoredPosition,
+        *,
+        replaces: bool,
+    ) -> ManagedTable:
+        written, aside = judged.written, judged.aside
         summary = summary_of(written.position, target.files, target.metadata)
+        properties = {**judged.properties, **summary}
         try:
             if replaces:
-                return self._publish(target, delete_all(written.files, properties=summary), stored)
-            if new.replaces is None:
-                return self._publish(target, append(written.files, properties=summary), stored)
+                return self._publish(
+                    target, delete_all(written.files, properties=properties), stored, aside, delete_all
+                )
+            if replaced is None:
+                return self._publish(target, append(written.files, properties=properties), stored, aside, append)
             return merge(
                 self.realm,
                 self.warehouse,
                 target.table.resource_id,
                 written.files,
-                new.replaces,
+                replaced,
                 self.distribute,
+                aside=aside,
                 guard=lambda metadata: check_position(metadata, stored),
-                properties=summary,
+                properties=properties,
                 check=self.check,
             )
         except SkiwayError as error:
@@ -347,10 +444,17 @@ class Copy:
                 target.files.remove([place])
             raise
 
-    def _publish(self, target: ManagedTable, producer: Producer, stored: StoredPosition) -> ManagedTable:
-        return change(
-            self.realm,
-            self.warehouse,
-            target.table.resource_id,
-            checked(producer, lambda metadata: check_position(metadata, stored)),
-        )
+    def _publish(
+        self,
+        target: ManagedTable,
+        producer: Producer,
+        stored: StoredPosition,
+        aside: Aside | None = None,
+        apart: Callable[[Sequence[DataFile]], Producer] = append,
+    ) -> ManagedTable:
+        """Commit a change of the table, together with the rows in quarantine."""
+        guarded = checked(producer, lambda metadata: check_position(metadata, stored))
+        changes = [TableChange(target.table.resource_id, guarded)]
+        if aside is not None and (aside.added or (apart is delete_all and aside.has_rows)):
+            changes.append(TableChange(aside.table_id, apart(aside.added)))
+        return next(each for each in change_all(self.realm, self.warehouse, changes) if each.id == target.id)

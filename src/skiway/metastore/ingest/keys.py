@@ -115,6 +115,20 @@ class NewFileKeys:
                 start += batch.num_rows
 
 
+@dataclass(frozen=True, slots=True)
+class KnownKeys:
+    """Keys that are not in files: those of rows that are gone. There are few of them."""
+
+    rows: pa.Table
+    keys: pa.Schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The keys, in the types of `keys`."""
+        for batch in self.rows.to_batches():
+            positions = pa.array(np.arange(batch.num_rows))
+            yield _batch(batch, self.keys, 0, np.zeros(batch.num_rows, np.int32), positions)
+
+
 def _batch(rows: pa.RecordBatch, keys: pa.Schema, part: int, files: np.ndarray, positions: pa.Array) -> pa.RecordBatch:
     plain = pa.schema([pa.field(key.name, key.type) for key in keys])
     found = conformed(rows, plain)

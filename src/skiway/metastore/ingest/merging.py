@@ -6,7 +6,7 @@ Tasks read the keys on both sides, join them, and write the delete files. The wo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,9 +20,9 @@ from skiway.formats.iceberg.table import IcebergTable
 from skiway.formats.iceberg.types import bounds
 from skiway.formats.iceberg.warehouse import TableFiles, Warehouse
 from skiway.formats.iceberg.writing.delete_files import DeleteFileWriter
-from skiway.metastore.ingest.keys import FileKeys, KeyJoins, KeyRows, Places, new_keys
-from skiway.metastore.ingest.rows import FilePart, Target, grouped
-from skiway.metastore.managed.commits import change
+from skiway.metastore.ingest.keys import FileKeys, KeyJoins, KeyRows, KnownKeys, Places, new_keys
+from skiway.metastore.ingest.rows import FilePart, Target, grouped, key_fields_of
+from skiway.metastore.managed.commits import TableChange, change_all
 from skiway.metastore.managed.states import ManagedTable, handle_of, is_certainly_undone, load
 from skiway.metastore.records.realm import Realm
 from skiway.model import v1
@@ -56,10 +56,28 @@ class ReplacedKeys:
         count = sum(file.record_count for file in files)
         return cls(columns, new_keys(target, files, columns), count, [_range(files, key) for key in columns])
 
+    def of_columns(self, columns: pa.Schema) -> ReplacedKeys:
+        """These keys, in the columns of another table with the same names."""
+        return replace(self, columns=key_fields_of(columns, tuple(self.columns.names)))
+
     def and_gone(self, rows: Sequence[KeyRows], count: int | None) -> ReplacedKeys:
         """These keys, and others that are not replaced but deleted."""
         total = None if count is None or self.count is None else self.count + count
         return ReplacedKeys(self.columns, [*self.rows, *rows], total) if rows else self
+
+    def and_known(self, gone: KnownKeys) -> ReplacedKeys:
+        """These keys, and those of some rows that are not replaced but deleted."""
+        count = None if self.count is None else self.count + gone.rows.num_rows
+        ranges = None
+        if self.ranges is not None:
+            ranges = [
+                tuple(
+                    pa.concat_arrays([known, pa.array([of(column.cast(key.type)).as_py()], key.type).cast(known.type)])
+                    for known, of in zip(ends, (pc.min, pc.max), strict=True)
+                )
+                for ends, key, column in zip(self.ranges, self.columns, gone.rows.columns, strict=True)
+            ]
+        return ReplacedKeys(self.columns, [*self.rows, gone], count, ranges)
 
 
 def _range(files: Sequence[DataFile], key: pa.Field) -> tuple[pa.Array, pa.Array]:
@@ -71,6 +89,20 @@ def _range(files: Sequence[DataFile], key: pa.Field) -> tuple[pa.Array, pa.Array
     return low, high
 
 
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """The quarantine of a table: the rows that are added to it. Those with replaced keys leave it, as they leave the table."""
+
+    table_id: v1.ResourceId
+    target: Target
+    added: Sequence[DataFile] = ()
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there may be rows before."""
+        return self.target.metadata.current_snapshot() is not None
+
+
 def merge(
     realm: Realm,
     warehouse: Warehouse,
@@ -79,35 +111,52 @@ def merge(
     keys: ReplacedKeys,
     joins: KeyJoins,
     *,
+    aside: Aside | None = None,
     guard: Callable[[TableMetadata], None],
     properties: Mapping[str, str],
     check: Callable[[], None] = lambda: None,
 ) -> ManagedTable:
     """Commit data files together with the deletion of the rows that have one of the keys.
 
-    `guard` is called with the metadata that the commit is made for, and may raise. `check` is called before each attempt. If the
+    Rows with these keys also leave the quarantine `aside`, with the same commit. `guard` is called with the metadata that the commit is
+    made for, and may raise. `check` is called before each attempt. If the
     table changes in the meantime, its rows are searched again. The caller removes `added` if nothing was committed.
     """
+    places = [(table_id, added)]
+    if aside is not None and (aside.added or aside.has_rows):
+        places.append((aside.table_id, aside.added))
     for attempt in range(ATTEMPTS):
         check()
-        now = load(realm, warehouse, table_id)
-        guard(now.metadata)
-        current = now.handle.current()
-        deleted = rows_with(keys, now, warehouse, joins)
-        producer = overwrite(
-            deleted.whole,
-            added,
-            deletes=deleted.files,
-            based_on=None if current is None else current.id,
-            alone=True,
-            operation="overwrite" if deleted.whole or deleted.files else "append",
-            properties=properties,
-        )
+        made: list[tuple[ManagedTable, Deleted]] = []
+        changes = []
+        for place, files in places:
+            now = load(realm, warehouse, place)
+            if not made:
+                guard(now.metadata)
+            current = now.handle.current()
+            own = keys if not made else keys.of_columns(now.handle.schema.arrow)
+            deleted = rows_with(own, now, warehouse, joins)
+            producer = overwrite(
+                deleted.whole,
+                files,
+                deletes=deleted.files,
+                based_on=None if current is None else current.id,
+                alone=True,
+                operation="overwrite" if deleted.whole or deleted.files else "append",
+                properties=properties if not made else {},
+            )
+            if not made:
+                producer = checked(producer, guard)
+            if not made or files or deleted.whole or deleted.files:
+                changes.append(TableChange(place, producer))
+            made.append((now, deleted))
         try:
-            return change(realm, warehouse, table_id, checked(producer, guard))
+            done = change_all(realm, warehouse, changes)
+            return next(each for each in done if each.id == made[0][0].id)
         except SkiwayError as error:
             if is_certainly_undone(error):
-                now.files.remove({file.file_path for file in deleted.files})
+                for now, deleted in made:
+                    now.files.remove({file.file_path for file in deleted.files})
             is_overtaken = isinstance(error, Conflict) and error.key == "commit.failed"
             if not is_overtaken or attempt + 1 == ATTEMPTS:
                 raise

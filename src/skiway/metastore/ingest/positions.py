@@ -11,7 +11,7 @@ import json
 import uuid
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from skiway.errors import Conflict, PreconditionFailed
@@ -31,6 +31,9 @@ Position: TypeAlias = Mapping[str, Any]
 
 PART: Final = "part"
 """The kind of the position after some of the files of a snapshot."""
+
+MORE: Final = "more"
+"""The key of a position after which the source has more to load at once."""
 
 NO_ROWS: Final[Position] = {"kind": "empty"}
 """The position after a full load of a source without rows."""
@@ -213,6 +216,23 @@ class CursorRange:
         """The value from which the next load reads rows again; None if it is not known, or if these are all rows."""
         return self.more.get("from")
 
+    def rest_after(self, value: str, rows: int) -> CursorRange:
+        """The rows that are left after `rows` rows up to a value were loaded, those that are read again among them."""
+        return replace(self, after=value, known=self.known + rows, repeats=False, overlap=None, since=None)
+
+    @property
+    def part(self) -> Position:
+        """The position before these rows, if a load has to stop there."""
+        return {"kind": PART, "range": asdict(self)}
+
+    @classmethod
+    def rest_of(cls, table: str, column: str, position: Position) -> CursorRange:
+        """The rows that a load has left when it was stopped. Raise `PreconditionFailed` if it was of another column."""
+        found = cls(**position.get("range", {"column": "", "upto": ""}))
+        if found.column != column:
+            raise _other(table)
+        return found
+
     def position(self, rows: int, below: int = 0) -> Position:
         """The position after these rows were read; now, `below` rows are below the next overlap."""
         more = {**self.more, **self.unmoved} if below > self.more.get("below", 0) else self.more
@@ -239,11 +259,7 @@ def cursor_range(table: str, column: str, position: Position | None, facts: Curs
     if position is None:
         return None if facts.highest is None else _first(column, facts.highest, facts)
     if position.get("kind") != "cursor" or position["column"] != column:
-        raise PreconditionFailed(
-            f"the last load of {table} was in another mode, or with another cursor column, so the new rows are unknown: load the "
-            "table again in full, with skiway connectors sync --full",
-            key="ingest.position.other",
-        )
+        raise _other(table)
     value = position["value"]
     if facts.highest is None:
         raise PreconditionFailed(
@@ -264,6 +280,14 @@ def cursor_range(table: str, column: str, position: Position | None, facts: Curs
     if facts.transactions is not None:
         return _by_transactions(column, position, facts.highest, facts, facts.transactions)
     return _by_overlap(column, position, facts.highest, facts)
+
+
+def _other(table: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"the last load of {table} was in another mode, or with another cursor column, so the new rows are unknown: load the "
+        "table again in full, with skiway connectors sync --full",
+        key="ingest.position.other",
+    )
 
 
 def _first(column: str, highest: str, facts: CursorFacts) -> CursorRange:

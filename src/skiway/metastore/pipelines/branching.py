@@ -120,4 +120,5 @@ def _record(run: PipelineRun, table: DerivedTable) -> None:
     current = None if output is None else output.handle.current()
     if output is not None and current is not None:
         found = read_verdicts(current.summary)
-        record_verdicts(run.tables.realm, run.project.name, table, output, found, snapshot_id=current.id)
+        called = f"{run.project.name}.{table.name.name}"
+        record_verdicts(run.tables.realm, called, table.rules, output, found, snapshot_id=current.id)

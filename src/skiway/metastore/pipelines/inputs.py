@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import pyarrow as pa
 from sqlglot import exp
@@ -74,6 +74,21 @@ def owner_realm(realm: Realm, owner: v1.PipelineOwner) -> Realm:
 WHOLE_TABLES = "a pipeline reads whole tables, and its results would show the rest"
 
 
+class RowPart(Protocol):
+    """Reads rows in a task."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowParts:
+    """Rows that several tasks read."""
+
+    schema: pa.Schema
+    parts: Sequence[RowPart]
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """A table that a query or function reads: its state, the data files that are read, and its full name with its catalog.
@@ -90,11 +105,11 @@ class Input:
     where: Filter | None = None
     is_numbered: bool = False
     """Whether the rows also have the numbers of their files."""
-    rows: pa.Table | None = None
-    """The rows, if they are not in files."""
+    rows: pa.Table | RowParts | None = None
+    """The rows, if they are not in files of a snapshot."""
 
     @classmethod
-    def of_rows(cls, rows: pa.Table) -> Input:
+    def of_rows(cls, rows: pa.Table | RowParts) -> Input:
         """An input whose rows are given."""
         return cls(cast("TableHandle", None), None, None, InputState("", 0, ""), rows=rows)
 

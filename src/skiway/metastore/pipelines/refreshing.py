@@ -178,7 +178,7 @@ class PipelineRun:
                         with self.tables.reconciler.lineage.run(job, "MODEL", parent=whole) as made:
                             verdicts = self._refresh(decision, engine, functions, control, made)
                         outcome.changed += 1
-                        notes += notes_on(table, verdicts)
+                        notes += notes_on(name, table.rules, verdicts)
                 self._describe(decision)
                 notes.append(f"{name}: {decision.action}, {decision.reason}")
             except Cancelled:
@@ -389,11 +389,13 @@ class PipelineRun:
             column: [(paths[name], each) for name, columns in sources.items() for each in columns]
             for column, sources in lineage.items()
         }
-        run.assertions = assertions_on(table, verdicts)
+        run.assertions = assertions_on(table.rules, verdicts)
+        now = with_earlier(decision.output, verdicts, adds=decision.action == "append")
+        called = f"{self.project.name}.{table.name.name}"
         properties = {
             **decision.position.summary,
             **stored_lineage(lineage, ids),
-            **stored_verdicts(with_earlier(decision, verdicts)),
+            **stored_verdicts(now),
         }
         try:
             require_met(table.rules, verdicts, table.name)
@@ -401,9 +403,7 @@ class PipelineRun:
         except SkiwayError:
             place.discard(found)
             if decision.output is not None:
-                record_verdicts(
-                    self.tables.realm, self.project.name, table, decision.output, verdicts, snapshot_id=None
-                )
+                record_verdicts(self.tables.realm, called, table.rules, decision.output, verdicts, snapshot_id=None)
             raise
         output = place.commit(found, properties, removed)
         run.output = replace(
@@ -415,9 +415,8 @@ class PipelineRun:
             files=len(found.good),
         )
         self._note_use(output.id, ids.values())
-        now = with_earlier(decision, verdicts)
         snapshot_id = output.metadata.current_snapshot_id
-        record_verdicts(self.tables.realm, self.project.name, table, output, now, snapshot_id=snapshot_id)
+        record_verdicts(self.tables.realm, called, table.rules, output, now, snapshot_id=snapshot_id)
         return verdicts
 
     def _statement(self, decision: Decision, engine: QueryEngine) -> tuple[Statement, tuple[str, ...]]:

@@ -288,7 +288,13 @@ class _Pass:
             return self.upstream.open(self.reconciler.opener)
         access = (self.reconciler.access or SourceAccess()).of_account(self.realm.account_id)
         given = self.upstream
-        return self._engine.database(given.uri, options=given.options, credentials=given.credentials, access=access)
+        return self._engine.database(
+            given.uri,
+            options=given.options,
+            credentials=given.credentials,
+            access=access,
+            follower=self.connector.resource_id.id if self.connector.copy.changes else "",
+        )
 
     def _run_lanes(self, sources: list[Source], targets: Iterator[MirrorTarget], work: Work) -> None:
         """Run one lane per source: one on this thread, the others on daemon threads."""
@@ -425,6 +431,10 @@ class _Pass:
         place = CopyPlace(self.connector.resource_id.id, str(name), namespace_id, target.name)
         rules = rules_for(self.connector.copy, str(name), name.name)
         assert self.reconciler.warehouse is not None
+        if isinstance(source, DatabaseSource):
+            rules = source.rules_of(name, rules)
+        job = f"{self.connector.display_name}.{name}"
+        expectations = engine.expectations(self.realm, self.reconciler.warehouse, job, rules.expect)
         copy = Copy(
             self.realm,
             self.reconciler.warehouse,
@@ -432,7 +442,8 @@ class _Pass:
             rules,
             engine.distribute,
             self.control.check,
-            step_bytes=engine.step_bytes,
+            expectations,
+            engine.step_bytes,
         )
 
         if self.dry_run:
@@ -446,12 +457,14 @@ class _Pass:
                 self.outcome.stages.files(str(name), done, total)
             self._report()
 
-        job = f"{self.connector.display_name}.{name}"
         with self.reconciler.lineage.run(job, "COPY", later=True) as run:
             before = find_target(self.realm, self.reconciler.warehouse, place)
             is_changed = copy.load(table, again=self.again, on_progress=on_progress)
             made = find_target(self.realm, self.reconciler.warehouse, place) if is_changed else None
             describe_copy(self.realm, run, self.connector, place, made, before)
+            run.assertions = expectations.assertions()
+            with self._lock:
+                self.outcome.note = "; ".join(filter(None, (self.outcome.note, *expectations.notes(str(name)))))
             return is_changed
 
     @property

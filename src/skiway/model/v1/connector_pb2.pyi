@@ -442,6 +442,8 @@ class CopySettings(_message.Message):
     SORT_BY_FIELD_NUMBER: _builtins.int
     READ_PARTITIONS_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    EXPECT_FIELD_NUMBER: _builtins.int
     mode: Global___CopyMode.ValueType
     cursor_column: _builtins.str
     """of a database: it grows with every new or changed row"""
@@ -450,6 +452,10 @@ class CopySettings(_message.Message):
     """such as ts DESC, id"""
     read_partitions: _builtins.int
     """so many connections read a table of a database at once; 0 is 1"""
+    changes: _builtins.bool
+    """of PostgreSQL: copy what its log says, also about deleted rows; only for all tables"""
+    expect: _builtins.str
+    """the expectations of the rows: a list in YAML, as in the files of pipelines"""
     @_builtins.property
     def key_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """for COM_UPSERT"""
@@ -471,10 +477,12 @@ class CopySettings(_message.Message):
         sort_by: _builtins.str = ...,
         read_partitions: _builtins.int = ...,
         tables: _abc.Mapping[_builtins.str, Global___CopySettings] | None = ...,
+        changes: _builtins.bool = ...,
+        expect: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor_column", b"cursor_column", "key_columns", b"key_columns", "mode", b"mode", "partition_by", b"partition_by", "read_partitions", b"read_partitions", "schema_changes", b"schema_changes", "sort_by", b"sort_by", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cursor_column", b"cursor_column", "expect", b"expect", "key_columns", b"key_columns", "mode", b"mode", "partition_by", b"partition_by", "read_partitions", b"read_partitions", "schema_changes", b"schema_changes", "sort_by", b"sort_by", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

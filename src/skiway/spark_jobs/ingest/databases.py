@@ -17,6 +17,7 @@ from skiway.metastore.ingest.copying import Changes, CopiedTable, DatabaseSource
 from skiway.metastore.ingest.keys import count_repeated
 from skiway.metastore.ingest.merging import ReplacedKeys
 from skiway.metastore.ingest.positions import (
+    PART,
     CursorFacts,
     CursorRange,
     Position,
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from skiway.security.source_access import SourceAccess
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
+_ROW_BYTES: Final = 256
+"""How large a row is for the size of steps. A database does not say it."""
+
 _RECENT_ROWS: Final = 10_000
 """How many of the last rows the second load reads again, if the database does not show transactions."""
 
@@ -158,6 +162,10 @@ class DatabaseTable:
             return DatabaseChanges(self, schema, None, rules)
         column = self._cursor(schema, rules.cursor)
         is_number = _is_number(schema, column)
+        if position is not None and position.get("kind") == PART:
+            rest = CursorRange.rest_of(str(self.name), column, position)
+            count = self._count(self._between(rest, is_number=is_number))
+            return DatabaseChanges(self, schema, rest, rules, Amounts(rows=count))
         facts = self._facts(column, position, is_number=is_number)
         if position is None and facts.transactions is None and facts.recent is not None:
             start: Position = {"kind": "cursor", "column": column, "value": facts.recent}
@@ -166,13 +174,35 @@ class DatabaseTable:
         elif position is not None and position.get("kind") == "cursor" and facts.transactions is None:
             facts = self._with_content(column, position, facts, is_number=is_number)
         chosen = cursor_range(str(self.name), column, position, facts)
-        return None if chosen is None else DatabaseChanges(self, schema, chosen, rules)
+        if chosen is None:
+            return None
+        count = facts.rows - (0 if position is None else facts.known)
+        return DatabaseChanges(self, schema, chosen, rules, Amounts(rows=count))
 
     def count_below(self, column: str, value: str, *, is_number: bool) -> int:
         """How many rows are below a value of a column."""
-        table, quoted = self.database.quoted(*self.name.namespace, self.name.name), self.database.quoted(column)
-        value = self.database.literal(value, is_number=is_number)
-        (found,) = self.database.queries.asked(f"SELECT COUNT(*) AS counted FROM {table} WHERE {quoted} < {value}")  # noqa: S608
+        below = f"{self.database.quoted(column)} < {self.database.literal(value, is_number=is_number)}"
+        return self._count(below)
+
+    def value_after(self, chosen: CursorRange, rows: int, *, is_number: bool) -> str | None:
+        """The value of the cursor column of the row that is so many rows after the beginning of a range; None beyond its end."""
+        column = self.database.quoted(chosen.column)
+        table = self.database.quoted(*self.name.namespace, self.name.name)
+        where = f"{self._between(chosen, is_number=is_number)} ORDER BY {column} LIMIT 1 OFFSET {rows - 1}"
+        sql = f"SELECT {column} AS v FROM {table} WHERE {where}"  # noqa: S608 - names and values are quoted
+        found = self.database.queries.asked(f"SELECT {self.database.as_text('v')} AS v FROM ({sql}) AS x")  # noqa: S608
+        return found[0]["v"] if found else None
+
+    def _between(self, chosen: CursorRange, *, is_number: bool) -> str:
+        column = self.database.quoted(chosen.column)
+        found = f"{column} <= {self.database.literal(chosen.upto, is_number=is_number)}"
+        if chosen.after is not None:
+            found += f" AND {column} > {self.database.literal(chosen.after, is_number=is_number)}"
+        return found
+
+    def _count(self, where: str) -> int:
+        table = self.database.quoted(*self.name.namespace, self.name.name)
+        (found,) = self.database.queries.asked(f"SELECT COUNT(*) AS counted FROM {table} WHERE {where}")  # noqa: S608
         return int(found["counted"])
 
     def rows(self, where: str, conditions: Iterable[str] = ()) -> DataFrame:
@@ -287,6 +317,13 @@ class DatabaseTable:
         return f"{row['counted']}:{row['hashed']}"
 
 
+@dataclass(slots=True)
+class _Count:
+    """The rows that the steps of a load have read."""
+
+    rows: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class DatabaseChanges:
     """Rows of a table: those in a range of its cursor column, or all."""
@@ -297,15 +334,31 @@ class DatabaseChanges:
     rules: CopyRules
     amounts: Amounts = ONE_FILE
     position: Position = field(default_factory=dict)
+    whole: CursorRange | None = None
+    """The range that this one is a part of, unless it is the last part."""
+    read: _Count = field(default_factory=lambda: _Count())
 
     @property
     def replaces(self) -> bool:
         """Whether these are all rows, instead of those that the copy has."""
         return self.rules.mode == CopyMode.REPLACE
 
-    def steps(self, step_bytes: int, *, growing: bool) -> list[DatabaseChanges]:  # noqa: ARG002
-        """One step: how many rows a range of the cursor column has is only known after they were read."""
-        return [self]
+    def steps(self, step_bytes: int, *, growing: bool) -> list[DatabaseChanges]:
+        """Ranges of the cursor column. The first one also has the rows that are read again."""
+        left, least = self.chosen, max(1, step_bytes // _ROW_BYTES)
+        if left is None or self.amounts.rows <= least:
+            return [self]
+        is_number = _is_number(self.frame, left.column)
+        found: list[DatabaseChanges] = []
+        rows = 0
+        while self.amounts.rows - rows > (size := max(least, rows // 4 if growing else 0)):
+            value = self.table.value_after(left, size, is_number=is_number)
+            if value is None or value == left.upto:
+                break
+            part = replace(left, upto=value)
+            found.append(replace(self, chosen=part, amounts=Amounts(rows=size), whole=self.chosen))
+            left, rows = left.rest_after(value, 0), rows + size
+        return [*found, replace(self, chosen=left, amounts=Amounts(rows=self.amounts.rows - rows))]
 
     def columns(self) -> pa.Schema:
         """The columns in the types in which Spark reads them."""
@@ -340,6 +393,10 @@ class DatabaseChanges:
         """The position after `rows` rows were read."""
         if self.chosen is None:
             return {"kind": "all"}
+        self.read.rows += rows
+        if self.whole is not None:
+            return self.whole.rest_after(self.chosen.upto, self.read.rows).part
+        rows = self.read.rows
         column, value = self.chosen.column, self.chosen.next_overlap
         if value is None:
             return self.chosen.position(rows)

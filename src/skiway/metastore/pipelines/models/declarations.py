@@ -142,15 +142,7 @@ class Declarations:
                 reader.refuse(model, f"table {name} is described twice: remove one of the descriptions")
             columns = {reader.text(each, "name", required=True): each for each in reader.listed(model, "columns")}
             described = {each: reader.text(column, "description") for each, column in columns.items()}
-            rules = tuple(reader.expectation(each) for each in reader.listed(model, "expect"))
-            names = [rule.name for rule in rules]
-            repeated = next((each for each in names if names.count(each) > 1), "")
-            if repeated:
-                reader.refuse(
-                    model, f"two expectations of {name} are named {repeated!r}: give one of them another name"
-                )
-            if len(rules) > MAX_EXPECTATIONS:
-                reader.refuse(model, f"{name} has {len(rules)} expectations; at most {MAX_EXPECTATIONS} are allowed")
+            rules = reader.expectations(model)
             place = reader.place(model)
             self.models[name] = ModelNotes(place, reader.text(model, "description"), described, rules)
         for source in reader.listed(whole, "sources"):
@@ -163,6 +155,16 @@ class Declarations:
             title, tested = (reader.text(test, each, required=True) for each in ("name", "model"))
             expected = reader.rows(test, test.get("expect"))
             self.unit_tests.append(UnitTest(title, tested, rows, expected, reader.place(test)))
+
+
+def listed_expectations(place: str, text: str) -> tuple[Expectation, ...]:
+    """The expectations in a list in YAML. They are about the rows of one table, as those of copies are."""
+    reader = _Reader(place)
+    rules = reader.expectations({"expect": load_yaml(place, text)})
+    other = next((rule for rule in rules if rule.kind == "relationships"), None)
+    if other is not None:
+        invalid(other.place, f"{other.name} reads another table, which only models can: derive a model from the copy")
+    return rules
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -243,6 +245,16 @@ class _Reader:
         if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
             self.refuse(of, "rows are a list of mappings from columns to values")
         return [{str(name): each for name, each in row.items() if name != _LINE} for row in value]
+
+    def expectations(self, of: Mapping[Any, Any]) -> tuple[Expectation, ...]:
+        rules = tuple(self.expectation(each) for each in self.listed(of, "expect"))
+        names = [rule.name for rule in rules]
+        repeated = next((each for each in names if names.count(each) > 1), "")
+        if repeated:
+            self.refuse(of, f"two expectations are named {repeated!r}: give one of them another name")
+        if len(rules) > MAX_EXPECTATIONS:
+            self.refuse(of, f"there are {len(rules)} expectations; at most {MAX_EXPECTATIONS} are allowed")
+        return rules
 
     def expectation(self, of: dict[Any, Any]) -> Expectation:
         kinds = [each for each in _KINDS if each in of]

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 QUARANTINE: Final = "_quarantine"
 """The end of the name of a table with the rows that were dropped from another."""
 
+QUARANTINE_OF: Final = "skiway.pipeline.quarantine-of"
+"""The property of a quarantine with the id of its table."""
+
 REASON: Final = "skiway_reason"
 """The column of a quarantine with the names of the rules that a row breaks."""
 
@@ -185,7 +188,7 @@ def require_met(rules: Sequence[Expectation], verdicts: Verdicts, table: TableNa
     ]
     if found:
         raise ConstraintViolation(
-            f"{'; '.join(found)}; so the new rows of {table} were not published: correct the inputs or the query, or choose "
+            f"{'; '.join(found)}; so the new rows of {table} were not published: correct them where they come from, or choose "
             "on_failure: drop or warn",
             key="pipeline.expectation",
             table=str(table),

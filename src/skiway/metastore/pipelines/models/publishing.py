@@ -20,7 +20,7 @@ from skiway.metastore.managed.states import ManagedTable, NewTable, is_certainly
 from skiway.metastore.managed.tables import create, filled_table
 from skiway.metastore.pipelines.inputs import LakeTables
 from skiway.metastore.pipelines.lineage import PIPELINE, StoredPosition, read_position
-from skiway.metastore.pipelines.models.expectations import REASON, SplitRows
+from skiway.metastore.pipelines.models.expectations import QUARANTINE_OF, REASON, SplitRows
 from skiway.metastore.pipelines.models.statements import Decision
 from skiway.metastore.pipelines.projects import DerivedTable, quarantine_of
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 PARTITIONING: Final = "skiway.pipeline.partition-by"
-QUARANTINE_OF: Final = "skiway.pipeline.quarantine-of"
 
 
 @dataclass(frozen=True, slots=True)

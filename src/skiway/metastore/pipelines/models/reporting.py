@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow.compute as pc
 
@@ -11,8 +11,7 @@ from skiway.errors import SkiwayError
 from skiway.formats.iceberg.metadata import summary_properties
 from skiway.metastore.managed.states import ManagedTable
 from skiway.metastore.pipelines.inputs import Input
-from skiway.metastore.pipelines.models.statements import Decision
-from skiway.metastore.pipelines.projects import DerivedTable
+from skiway.metastore.pipelines.models.declarations import Expectation
 from skiway.metastore.quality.expectations import ExpectationRule, record
 from skiway.metastore.quality.verdicts import Verdicts, read_verdicts
 from skiway.metastore.records.branches import branch_of
@@ -23,11 +22,11 @@ from skiway.telemetry.lineage import Assertion, Dataset
 log = logging.getLogger("skiway.pipelines")
 
 
-def with_earlier(decision: Decision, verdicts: Verdicts) -> Verdicts:
-    """The verdicts on all rows of a table. If rows were only added, the earlier verdicts still hold."""
-    if decision.action != "append" or decision.output is None:
+def with_earlier(output: ManagedTable | None, verdicts: Verdicts, *, adds: bool) -> Verdicts:
+    """The verdicts on all rows of a table. If the new rows were only added, the earlier verdicts still hold."""
+    if not adds or output is None:
         return verdicts
-    current = decision.output.metadata.current_snapshot()
+    current = output.metadata.current_snapshot()
     before = {} if current is None else read_verdicts(summary_properties(current))
     return {
         name: (broken + before.get(name, (0, 0))[0], rows + before.get(name, (0, 0))[1])
@@ -37,14 +36,14 @@ def with_earlier(decision: Decision, verdicts: Verdicts) -> Verdicts:
 
 def record_verdicts(
     realm: Realm,
-    pipeline: str,
-    table: DerivedTable,
+    name: str,
+    rules: Sequence[Expectation],
     output: ManagedTable,
     verdicts: Verdicts,
     *,
     snapshot_id: int | None,
 ) -> None:
-    """Show the verdicts as results of quality rules. The snapshot has them, too, so nothing depends on it.
+    """Show the verdicts on what is called `name` as results of quality rules. The snapshot has them, too, so nothing depends on it.
 
     Branches have no rules of their own, so nothing is shown on one.
     """
@@ -52,26 +51,26 @@ def record_verdicts(
         return
     declared = [
         ExpectationRule(
-            f"{pipeline}.{table.name.name}.{rule.name}",
+            f"{name}.{rule.name}",
             v1.ExpectationCheck(
                 name=rule.name, expected=rule.expected, on_failure=rule.on_failure, columns=rule.columns
             ),
         )
-        for rule in table.rules
+        for rule in rules
     ]
     try:
         record(realm, output.table.resource_id, declared, verdicts, snapshot_id=snapshot_id)
     except SkiwayError as error:
-        log.warning("the results of the expectations of table %s were not stored: %s", table.name, error)
+        log.warning("the results of the expectations of %s were not stored: %s", name, error)
 
 
-def notes_on(table: DerivedTable, verdicts: Verdicts) -> Iterator[str]:
-    """What a run says about rules that rows break without failing the table."""
-    for rule in table.rules:
+def notes_on(name: str, rules: Sequence[Expectation], verdicts: Verdicts) -> Iterator[str]:
+    """What a run says about rules that rows break without failing the table `name`."""
+    for rule in rules:
         broken, rows = verdicts.get(rule.name, (0, 0))
         if broken:
             done = "are in quarantine" if rule.on_failure == "drop" else "were published"
-            yield f"{table.name}: {broken} of {rows} rows break {rule.name} ({rule.expected}) and {done}"
+            yield f"{name}: {broken} of {rows} rows break {rule.name} ({rule.expected}) and {done}"
 
 
 def dataset_of(read: Input) -> Dataset:
@@ -85,8 +84,8 @@ def dataset_of(read: Input) -> Dataset:
     return Dataset(".".join(read.path), read.columns, version, rows, size, count)
 
 
-def assertions_on(table: DerivedTable, verdicts: Verdicts) -> list[Assertion]:
-    """What a run has found about the rules of a table, as events of lineage name it."""
+def assertions_on(rules: Sequence[Expectation], verdicts: Verdicts) -> list[Assertion]:
+    """What a run has found about rules, as events of lineage name it."""
     return [
         Assertion(
             rule.name,
@@ -96,6 +95,6 @@ def assertions_on(table: DerivedTable, verdicts: Verdicts) -> list[Assertion]:
             f"{verdicts[rule.name][0]} of {verdicts[rule.name][1]} rows break it",
             rule.on_failure == "fail",
         )
-        for rule in table.rules
+        for rule in rules
         if rule.name in verdicts
     ]
