@@ -27,8 +27,8 @@ from skiway.metastore.pipelines.lineage import PIPELINE as PIPELINE_ID
 from skiway.model import v1
 from skiway.presentation.results import OpenClients
 from skiway.web import charts
-from skiway.web.pages import PAGES, operations
-from skiway.web.pages.views import TABS as VIEW_TABS
+from skiway.web.pages import PAGES, jobs, tree
+from skiway.web.pages.objects.views import TABS as VIEW_TABS
 from skiway.web.rendering import rendered
 from skiway.web.visits import Clients, Page, Visit
 from skiway.web.visits import Visitor as WebVisitor
@@ -227,7 +227,9 @@ def results(visitor: Visitor, text: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_tree_has_the_members_of_each_container_in_parts(visitor: Visitor) -> None:
+def test_tree_has_the_members_of_each_container_in_parts(
+    visitor: Visitor, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def names(path: str) -> list[tuple[str, str]]:
         return [(each["kind"], each["name"]) for each in visitor.get(path).json()["items"]]
 
@@ -236,8 +238,22 @@ def test_tree_has_the_members_of_each_container_in_parts(visitor: Visitor) -> No
     everything = names("/tree/lake/sales")
     assert {("table", "people"), ("table", f"t{SCRIPT}"), ("table", "x/y.json")} <= {*everything}
     assert visitor.get("/tree/lake/sales").json()["next"] is None
-    assert names("/tree/lake/sales?from=2") == everything[1:]
     assert visitor.get("/tree/lake/none").status_code == 404
+    assert visitor.get("/tree/lake/sales?from=2").status_code == 400
+
+    # The same in small parts, in this process.
+    monkeypatch.setattr(tree, "PART", 2)
+    opened = OpenClients(server.address)
+    unused: Any = None
+    clients = Clients(lambda _: opened.metastore(""), unused, unused, unused)
+    found, start = list[tuple[str, str]](), ""
+    while start is not None:
+        shown = tree.tree(Visit(WebVisitor(), clients, ("lake", "sales"), {"from": start}))
+        part = json.loads(bytes(shown.body))
+        assert len(part["items"]) <= 3
+        found += [(each["kind"], each["name"]) for each in part["items"]]
+        start = part["next"]
+    assert found == everything
 
 
 def test_search_of_the_page_replaces_only_the_content(visitor: Visitor) -> None:
@@ -411,7 +427,7 @@ def test_pages_say_that_the_index_is_being_built_and_reload_themselves(
     page = PAGES["GET", kind](Visit(WebVisitor(), clients_of(server), names, {"q": "people"}))
     assert isinstance(page, Page)
     assert page.data["incomplete"] == {"reason": "more will be found", "is_temporary": True}
-    shell = {"title": "", "path": "/", "is_fragment": True, "form_token": ""}
+    shell = {"title": "", "path": "/", "is_fragment": True, "form_token": "", "now": datetime.now(UTC)}
     text = rendered(page.template, {**page.data, "shell": shell})
     assert 'role="status" hx-get="" hx-trigger="load delay:2s" hx-target="#main">More will be found.' in text
     assert sum(waited) < 1000, "of all calls of the page together, in ms"
@@ -693,9 +709,9 @@ def test_tables_in_the_graph_of_a_pipeline_are_links() -> None:
         PlannedTable("s.a", "keep", "", ["s.t"], "append", datetime(2026, 1, 1, tzinfo=UTC)),
         PlannedTable("s.b", "replace", "", ["s.a", "s.t"]),
     ]
-    shown = [operations.table_data(each, "lake") for each in planned]
+    shown = [jobs.table_data(each, "lake") for each in planned]
     assert [each["link"] for each in shown] == ["/tables/lake/s/a", ""]
-    found = operations.layers({each.table: each.reads for each in planned})
+    found = jobs.layers({each.table: each.reads for each in planned})
     assert found == [["s.t"], ["s.a"], ["s.b"]]
     drawn = charts.graph(found, shown)
     assert drawn.count("<a href=") == 1
