@@ -16,7 +16,7 @@ def test_branch_is_made_changed_compared_and_merged(tab: Page, lake: Lake) -> No
         main.create_table_as("sales.prices", pa.table({"item": ["pen", "ink"], "euro": [1.5, 4.0]}))
     tab.get_by_role("link", name="Branches", exact=True).click()
     tab.get_by_role("link", name="Branch", exact=True).click()
-    tab.get_by_label("Name").fill("lake@trial")
+    tab.get_by_label("Branch").fill("lake@trial")
     expect(tab.locator("#command")).to_have_text("skiway branches create lake@trial")
     tab.get_by_role("button", name="Create").click()
     expect(tab.get_by_role("main")).to_contain_text("The branch has changed nothing")

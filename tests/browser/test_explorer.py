@@ -209,7 +209,7 @@ def test_menu_opens_on_a_phone(tab: Page) -> None:
 def test_sync_is_started_and_watched_until_it_ends(tab: Page, server_address: str) -> None:
     tab.goto(f"{server_address}/connectors")
     tab.get_by_role("button", name="Sync bikes").click()
-    expect(tab.get_by_role("heading", level=1)).to_contain_text("Job")
+    expect(tab.get_by_role("heading", level=1)).to_have_text("Sync of bikes")
     expect(tab.locator(".state")).to_have_text("succeeded", timeout=100_000)
     tab.goto(f"{server_address}/search?q=km")
     expect(tab.get_by_role("main")).to_contain_text("trips")
@@ -270,5 +270,6 @@ def test_audit_log_is_filtered(tab: Page, server_address: str) -> None:
 def test_health_leads_to_the_job_that_failed(tab: Page, lake: Lake) -> None:
     tab.get_by_role("link", name="Operate").click()
     tab.get_by_role("link", name=f"job {lake.failed_job} failed").click()
-    expect(tab.get_by_role("heading", level=1)).to_contain_text(lake.failed_job)
+    expect(tab.get_by_role("heading", level=1)).to_have_text("Sync of nowhere")
+    expect(tab.get_by_role("main")).to_contain_text(lake.failed_job)
     expect(tab.get_by_role("main")).to_contain_text("nothing")

@@ -35,7 +35,7 @@ def broken(_: Any) -> Page:
     ("path", "page"),
     [
         ("/health", lambda _: Page("health.html", "Health", {})),  # the template lacks its data
-        ("/health.json", lambda _: Page("health.html", "Health", {"x": object()})),
+        ("/health.json", lambda _: Page("health.html", "Health", {"x": "\ud800"})),
         ("/health", broken),
     ],
     ids=["template", "json", "page"],

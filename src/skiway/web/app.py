@@ -171,10 +171,10 @@ class Explorer:
             "is_fragment": request.headers.get("hx-request") == "true",
         }
         try:
-            text = rendered(page.template, {**page.data, "shell": shell})
+            text = rendered(page.template, {**page.data, "shell": shell}).encode()
         except Exception as error:  # noqa: BLE001 - a page that cannot be shown is an error of the server
             page = _error_page(error)
-            text = _shown_error(page, shell)
+            text = _shown_error(page, shell).encode()
         return _finished(Response(text, page.status, media_type=HTML))
 
     def _origin(self, request: Request) -> str:
@@ -331,11 +331,10 @@ def _error_page(error: Exception) -> Page:
 
 def _json(page: Page) -> Response:
     try:
-        text = json_text(page.data)
+        return Response(json_text(page.data), page.status, media_type="application/json")
     except Exception as error:  # noqa: BLE001 - as for HTML
         page = _error_page(error)
-        text = json_text(page.data)
-    return Response(text, page.status, media_type="application/json")
+        return Response(json_text(page.data), page.status, media_type="application/json")
 
 
 def _shown_error(page: Page, shell: Mapping[str, Any]) -> str:

@@ -53,7 +53,8 @@ def _branch(visit: Visit, name: str) -> Page:
     """A branch with what it has changed. The parameters `ours` and `theirs` name objects in conflict, and what is to become of them."""
     branch = branch_data(name, visit.lake.branches.get(name))
     chosen = {side: many(visit.query.get(side, "")) for side in ("ours", "theirs")}
-    changes, reason = optional(lambda: visit.lake.branches.diff(name))
+    is_merged = branch["state"] == "merged"  # then main differs because of the merge
+    changes, reason = ([], "") if is_merged else optional(lambda: visit.lake.branches.diff(name))
     shown = [_change(each, branch, chosen) for each in changes or ()]
     data = {
         "branch": branch,
