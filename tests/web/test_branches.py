@@ -157,7 +157,8 @@ def test_a_merge_is_tried_refused_and_made(visitor: Visitor, server: Server) -> 
     assert "sales.orders" in refused.text
     form["ours"] = "sales.orders"
     planned = visitor.send("/new/merge.json", {**form, "action": "plan"}, on="/new/merge").json()["preview"]
-    assert planned["caption"] == "4 changes would be merged"
+    assert planned["caption"] == "3 changes would be merged"
+    assert ["table sales.orders", "changed", "changed", "keep main"] in planned["rows"]
     with Metastore(server.address) as lake:
         assert lake.tables.get("lake.sales.people").stats.row_count == 3, "nothing was merged so far"
         answer = visitor.send("/new/merge", {**form, "action": "make"}, on="/new/merge")

@@ -20,7 +20,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from formats.odd_tables import write_delta
 from runtime.servers import Server, add_swapped_columns, eventually, started
 from skiway.client import AirportClient, Metastore
-from skiway.client.metastore import PlannedTable
+from skiway.client.metastore import Job, PlannedTable
 from skiway.client.metastore.calls import Calls
 from skiway.metastore.pipelines.lineage import COLUMNS
 from skiway.metastore.pipelines.lineage import PIPELINE as PIPELINE_ID
@@ -96,6 +96,7 @@ PATHS = {
     "": "/",
     "search": "/search?q=people",
     "catalogs": "/catalogs/lake",
+    "branches": "/branches",
     "tables": "/tables/lake/sales/people",
     "connectors": "/connectors",
     "pipelines": "/pipelines",
@@ -717,6 +718,25 @@ def test_tables_in_the_graph_of_a_pipeline_are_links() -> None:
     assert drawn.count("<a href=") == 1
     assert drawn.count('<path class="line"') == 3
     assert 'aria-label="2 tables and the 1 tables that they are made from"' in drawn
+
+
+def test_failures_have_their_places_in_the_files() -> None:
+    files = {"a.sql": "1\n2\n3\n4\n5\n6", "pipeline.yml": "name: x"}
+    texts = {
+        "s.a": "a.sql, line 2, column 7: no such column: b (at b)",
+        "s.A": "it was changed: run again",
+        "s.b": "b.sql, line 1: who knows",
+        "s.c": "skipped, because s.a failed",
+    }
+    errors = [v1.TableError(table=table, message=text) for table, text in texts.items()]
+    found = jobs.failures(Job(v1.Job(table_errors=errors)), files)
+    assert found["skipped"] == ["s.c"]
+    placed, by_name, unknown = found["failures"]
+    assert (placed["file"], placed["line"], placed["column"]) == ("a.sql", 2, 7)
+    assert placed["message"] == "no such column: b (at b)"
+    assert [each["text"] for each in placed["lines"]] == ["1", "2", "3", "4", "5"]
+    assert (by_name["file"], by_name["line"], by_name["lines"]) == ("a.sql", None, [])
+    assert (unknown["file"], unknown["message"]) == ("", "b.sql, line 1: who knows")
 
 
 def test_pipeline_is_run_and_its_job_shown(visitor: Visitor, server: Server) -> None:

@@ -150,7 +150,7 @@ def _with_layout(
 @effect(
     "Sets the comment of a column, which everybody sees who sees the table: comment_on('s.t', 'column', 'text'), or '' for none.",
     "name text, column text, comment text",
-    'table text, "column" text, before text, now text',
+    "table text, column text, before text, now text",
 )
 def comment_on(call: Effect) -> Row:
     """Set the comment of a column."""

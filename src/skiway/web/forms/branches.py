@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from skiway.client.metastore.catalogs import BranchChange
 from skiway.web.forms.fields import DESCRIPTION, Field, Form, Values, many, options
 from skiway.web.rendering import path_to
 from skiway.web.visits import Visit
@@ -33,27 +34,35 @@ def _merge_command(values: Values) -> list[str]:
 
 def _plan(visit: Visit, values: Values) -> dict[str, Any]:
     """What a merge would do."""
-    planned = visit.lake.branches.merge(
-        values["name"], dry_run=True, ours=many(values["ours"]), theirs=many(values["theirs"])
+    ours = many(values["ours"])
+    planned = visit.lake.branches.merge(values["name"], dry_run=True, ours=ours, theirs=many(values["theirs"]))
+    results = [_result(each, ours) for each in planned.changes]
+    conflicts = sum(
+        bool(each.conflict) for each, result in zip(planned.changes, results, strict=True) if result != KEPT
     )
-    count, conflicts = len(planned.changes), len(planned.conflicts)
-    result = f"{conflicts} of {count} changes are in conflict: nothing would be merged" if conflicts else ""
+    merged = len(results) - results.count(KEPT)
     names = ("object", "on the branch", "on main", "a merge would")
     return {
         "columns": [{"name": name, "type": "VARCHAR"} for name in names],
         "rows": [
-            [f"{each.kind} {each.name}", each.action, each.on_main or "unchanged", each.conflict or MERGED[each.plan]]
-            for each in planned.changes
+            [f"{each.kind} {each.name}", each.action, each.on_main or "unchanged", result]
+            for each, result in zip(planned.changes, results, strict=True)
         ],
-        "caption": result or f"{count} {'change' if count == 1 else 'changes'} would be merged",
+        "caption": f"{conflicts} of {len(results)} changes are in conflict: nothing would be merged"
+        if conflicts
+        else f"{merged} {'change' if merged == 1 else 'changes'} would be merged",
     }
 
 
-MERGED: Final = {
-    "publish": "take the state of the branch",
-    "append": "append the rows of the branch",
-    "keep": "keep main",
-}
+def _result(change: BranchChange, ours: Sequence[str]) -> str:
+    if change.plan == "keep" or {change.name, change.previous_name} & set(ours):
+        return KEPT
+    return change.conflict or {"publish": "take the state of the branch"}.get(
+        change.plan, "append the rows of the branch"
+    )
+
+
+KEPT: Final = "keep main"
 BRANCH: Final = Field("name", "Branch", hint="the catalog and the branch, such as lake@dev")
 
 BRANCH_FORMS: Final[Mapping[str, Form]] = {

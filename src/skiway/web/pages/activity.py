@@ -75,15 +75,16 @@ def _since(visit: Visit, days: str) -> datetime | None:
 
 def _read(visit: Visit, since: datetime | None) -> tuple[list[Event], bool]:
     """The newest events: a part of them, or all since a moment; and whether there are more that were not read."""
-    found, _ = visit.lake.events.newest(PART)
-    while since is not None and found and found[0].occurred_at >= since and len(found) < MAX_EVENTS:
-        first = found[0].sequence
-        older = visit.lake.events(after=max(0, first - 1 - PART))
-        before = list(takewhile(lambda each: each.sequence < first, older))  # noqa: B023 - it is used at once
-        if not before:
-            return found, False
-        found = [*before, *found]
-    return found, bool(found) and (since is None or found[0].occurred_at >= since) and len(found) >= PART
+    found, end = visit.lake.events.newest(PART)
+    start = (
+        found[0].sequence - 1 if found else max(0, end - PART)
+    )  # events that the visitor may not see have numbers, too
+    steps = MAX_EVENTS // PART if since is not None else 0
+    while since is not None and steps and start > 0 and not (found and found[0].occurred_at < since):
+        before, last = max(0, start - PART), start
+        found = [*takewhile(lambda each: each.sequence <= last, visit.lake.events(after=before)), *found]  # noqa: B023
+        start, steps = before, steps - 1
+    return found, start > 0 and (since is None or not (found and found[0].occurred_at < since))
 
 
 def _names(visit: Visit) -> dict[str, str]:
