@@ -55,7 +55,9 @@ def figures(count: int = TABLES) -> Iterator[Figure]:
             yield from visited(doors["http"], names)
 
 
-def seeded(home: Path, count: int, *, mirrored: bool = False) -> list[tuple[str, str]]:
+def seeded(
+    home: Path, count: int, *, mirrored: bool = False, per_namespace: int = PER_NAMESPACE
+) -> list[tuple[str, str]]:
     """Create the tables in a new home, by a connector if they are `mirrored`; return their namespaces and names."""
     names = []
     with open_stores(f"sqlite:///{home}/pointers.db", (home / "blobs").as_uri()) as stores:
@@ -65,10 +67,10 @@ def seeded(home: Path, count: int, *, mirrored: bool = False) -> list[tuple[str,
         assert found is not None
         catalog_id = found.value.resource_id
         connector = _connector(realm, catalog_id) if mirrored else None
-        for first in range(0, count, PER_NAMESPACE):
-            spec = v1.NamespaceSpec(catalog_id=catalog_id, display_name=f"area_{first // PER_NAMESPACE}")
+        for first in range(0, count, per_namespace):
+            spec = v1.NamespaceSpec(catalog_id=catalog_id, display_name=f"area_{first // per_namespace}")
             place = namespaces.create(realm, v1.CreateNamespaceRequest(spec=spec)).namespace
-            for number in range(first, min(count, first + PER_NAMESPACE)):
+            for number in range(first, min(count, first + per_namespace)):
                 _table(realm, place, f"table_{number}", connector)
                 names.append((place.display_name, f"table_{number}"))
     return names
@@ -175,8 +177,15 @@ def visited(address: str, names: list[tuple[str, str]]) -> Iterator[Figure]:
             yield Figure(f"{title}, p95, {count}", "ms", p95(table(pool, tab)), aim_below=limit)
         yield Figure(f"search, p95, {count}", "ms", p95(lambda: get(f"/search?q=table_{chosen.randrange(99)}"), 50))
         yield Figure(f"home page, p95, {count}", "ms", p95(lambda: get("/"), 20))
-        tree = p95(lambda: get(f"/tree/lake/{chosen.choice(names)[0]}"))
-        yield Figure(f"tree of a namespace, p95, {count}", "ms", tree, aim_below=limit)
+        for title, path in (
+            ("catalog page", "/catalogs/lake"),
+            ("namespace page", "/catalogs/lake/{}"),
+            ("tree of a catalog", "/tree/lake"),
+            ("tree of a namespace", "/tree/lake/{}"),
+            ("filter of the tree", "/search.json?q={}"),
+        ):
+            took = p95(lambda path=path: get(path.format(chosen.choice(names)["search" in path])), 50)  # type: ignore[misc]
+            yield Figure(f"{title}, p95, {count}", "ms", took, aim_below=limit)
 
 
 def p95(visit: Callable[[], None], times: int = VISITS) -> float:

@@ -197,6 +197,7 @@ FUNCTION_ROWS: Final[dict[str, Row]] = {
     "undrop": write(lambda db: db.call("skiway.undrop", "sales.dropped").read_all(), WRITE_NAMESPACE),
     "partition_by": write(lambda db: db.call("skiway.partition_by", PEOPLE, "name").read_all()),
     "sort_by": write(lambda db: db.call("skiway.sort_by", PEOPLE, "name").read_all()),
+    "comment_on": write(lambda db: db.call("skiway.comment_on", PEOPLE, "name", "x").read_all()),
     "merge": write(lambda db: db.call("skiway.merge", PEOPLE, "SELECT 'x' AS name", "false").read_all()),
     "refresh": write(
         lambda db: db.call("skiway.refresh", PEOPLE).read_all(),

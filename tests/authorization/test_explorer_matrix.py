@@ -49,7 +49,7 @@ from skiway.web import Explorer
 from skiway.web.forms.showing import FORMS, REMOVALS
 from skiway.web.logins import CALLBACK
 from skiway.web.pages import PAGES
-from skiway.web.pages.tables import TABS, TASKS
+from skiway.web.pages.objects.tables import TABS, TASKS
 from skiway.web.rendering import json_text
 from skiway.web.visits import Clients, Page, Visit, Visitor
 
@@ -67,8 +67,10 @@ VALUE: Final = "Grace"
 
 QUERY: Final = "SELECT name FROM lake.sales.people WHERE id = 2"
 PEOPLE: Final = ("lake", "sales", "people")
+ON_BRANCH: Final = ("lake@dev", "sales", "people")
 READ_TABLE, READ_NAMESPACE = Least("read", "table"), Least("read", "namespace")
 WRITE_TABLE, MANAGE_TABLE = Least("write", "table"), Least("manage", "table")
+WRITE_CATALOG: Final = Least("write", "catalog")
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,25 @@ TAB_ROWS: Final[dict[str, Row]] = {
 PAGE_ROWS: Final[dict[str, list[Row]]] = {
     "": [Row('"people"', "catalog.read")],
     "search": [Row('"people"', "catalog.read", query={"q": "PEOPLE"})],
-    "catalogs": [Row('"sales"', "catalog.read", names=("lake",)), Row('"people"', names=("lake", "sales"))],
-    "tree": [Row('"sales"', "catalog.read", names=("lake",)), Row('"people"', names=("lake", "sales"))],
-    "tables": [*TAB_ROWS.values()],
-    "views": [Row("SELECT 1", "view.read", READ_NAMESPACE, ("lake", "sales", "adults"))],
+    **{
+        kind: [
+            row
+            for catalog in ("lake", "lake@dev")
+            for row in (Row('"sales"', "catalog.read", names=(catalog,)), Row('"people"', names=(catalog, "sales")))
+        ]
+        for kind in ("catalogs", "tree")
+    },
+    "branches": [
+        *(Row('"lake@dev"', "catalog.read", names=names) for names in ((), ("lake",))),
+        Row('"sales.people"', names=("lake@dev",)),
+    ],
+    "tables": [
+        *TAB_ROWS.values(),
+        Row('"small"', names=ON_BRANCH, query={"tab": "columns"}),
+        Row(VALUE, names=ON_BRANCH, query={"tab": "rows"}, is_hidden_by_policies=True),
+        Row(".parquet", names=ON_BRANCH, query={"tab": "files"}, is_hidden_by_policies=True),
+    ],
+    "views": [Row("SELECT 1", "view.read", READ_NAMESPACE, (each, "sales", "adults")) for each in ("lake", "lake@dev")],
     "connectors": [by_role("connector.manage", "canary-source", *names) for names in ((), ("files",))],
     "pipelines": [
         by_role("connector.manage", "derived"),
@@ -200,6 +217,9 @@ FORM_ROWS: Final[dict[tuple[str, str], Form]] = {
     ("new", "connector test"): replace(
         new("connector", "connector.manage", action="test", name="other", **SOURCE), names_nothing=True
     ),
+    ("new", "branch"): new("branch", "namespace.write", WRITE_CATALOG, name="lake@other", kind="branch"),
+    ("new", "merge"): new("merge", "namespace.write", WRITE_CATALOG, name="lake@dev"),
+    ("new", "merge plan"): new("merge", "namespace.write", WRITE_CATALOG, action="plan", name="lake@dev"),
     ("new", "schedule"): new("schedule", "connector.manage", name="files", every="3h"),
     ("delete", "grant"): Form(
         ("grant", "lake.sales.people", "user:write on table", "table"), "grant.manage", MANAGE_TABLE
@@ -208,6 +228,7 @@ FORM_ROWS: Final[dict[tuple[str, str], Form]] = {
     ("delete", "rule"): Form(("rule", "canary rule"), "table.write", WRITE_TABLE),
     ("delete", "webhook"): Form(("webhook", "hook"), "webhook.manage"),
     ("delete", "connector"): Form(("connector", "files")),
+    ("delete", "branch"): Form(("branch", "lake@dev"), "catalog.write", Least("manage", "catalog")),
     ("delete", "view"): Form(("view", "lake.sales.adults"), "view.write", Least("write", "namespace")),
 }
 TOOL_ROWS: Final[dict[str, tuple[dict[str, Any], Row]]] = {
@@ -313,6 +334,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     server.start()
     with AirportClient(location, "lake", token=ADMINISTRATOR) as owner:
         owner.insert("sales.people", pa.table({"id": [1, 2], "name": ["Ada", VALUE], "small": [1, 2]}, SCHEMA))
+    with AirportClient(location, "lake@dev", token=ADMINISTRATOR) as dev:
+        dev.insert("sales.people", pa.table({"id": [3], "name": [VALUE], "small": [3]}, SCHEMA))
     ids = filled_world(worlds)
     worlds._first = World(copied(worlds.now.stores))
     opened = OpenClients(location)

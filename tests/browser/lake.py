@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.servers import Server
-from skiway.client import AirportClient, Metastore
+from skiway.client import AirportClient, Metastore, col
 from skiway.model import v1
 from web.explorers import store_history
 
@@ -38,7 +38,7 @@ class Lake:
 
 
 def filled(server: Server, tokens: dict[str, str], folder: Path) -> Lake:
-    """Fill the lake of a server: tables with statistics, a view, connectors, a failed job, grants, tags and policies."""
+    """Fill the lake of a server: tables with statistics, a view, a branch, connectors, a failed job, grants, tags and policies."""
     (folder / "files" / "trips").mkdir(parents=True)
     pq.write_table(pa.table({"km": [1.5, 2.5]}), folder / "files" / "trips" / "a.parquet")
     with AirportClient(server.addresses["airport"], "lake", token=tokens["ada"]) as lake:
@@ -52,6 +52,13 @@ def filled(server: Server, tokens: dict[str, str], folder: Path) -> Lake:
         lake.create_table_as("sales.orders", pa.table({"order_no": [1, 2], "basket": basket}))
         lake.create_table_as(("sales", f"t{SCRIPT}"), pa.table({SCRIPT: [SCRIPT]}))
         lake.call(("skiway", "create_view"), "sales.names", "SELECT DISTINCT name FROM sales.people").read_all()
+        lake.create_table_as("sales.stock", pa.table({"item": ["pen", "ink"], "left": [5, 7]}))
+        lake.call(("skiway", "create_branch"), "dev", named={"comment": "prices of next year"}).read_all()
+        with AirportClient(server.addresses["airport"], "lake@dev", token=tokens["ada"]) as dev:
+            dev.insert("sales.people", pa.table({"id": [6000], "name": ["new"]}))
+            dev.create_table_as("sales.returns", pa.table({"order_no": [2]}))
+            dev.delete("sales.stock", where=col("item") == "pen")
+        lake.delete("sales.stock", where=col("item") == "ink")
     with Metastore(server.address, token=tokens["ada"]) as metastore:
         metastore.webhooks.create(
             "alerts",

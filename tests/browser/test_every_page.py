@@ -13,7 +13,7 @@ import scope
 from browser.conftest import screenshot, watched
 from browser.lake import Lake
 from skiway.web.pages import PAGES
-from skiway.web.pages.views import TABS as VIEW_TABS
+from skiway.web.pages.objects.views import TABS as VIEW_TABS
 from web.explorers import TABS
 
 PHONE: Final = 400
@@ -30,6 +30,12 @@ PATHS: Final = [
     f"{TABLE}?tab=snapshots&from={{older}}&to={{newer}}&rows=1",
     "/tables/lake/sales/orders?tab=rows",
     *(f"/views/lake/sales/names?tab={tab}" for tab in VIEW_TABS),
+    "/branches",
+    "/branches/lake@dev",
+    "/catalogs/lake@dev",
+    "/catalogs/lake@dev/sales",
+    "/tables/lake@dev/sales/people",
+    "/new/merge?name=lake@dev",
     "/connectors",
     "/connectors/bikes",
     "/pipelines",

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, StorageState, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, StorageState, expect
 
-from browser.conftest import screenshot
+from browser.conftest import screenshot, watched
 from browser.lake import Lake
+from skiway.config.server import Http
+from skiway.presentation.results import OpenClients
+from skiway.runtime.http.door import HttpDoor
+from skiway.web import Explorer
+from skiway.web.visits import Clients
 
 
 def jump(tab: Page, text: str, option: str = "") -> None:
@@ -23,16 +30,20 @@ def jump(tab: Page, text: str, option: str = "") -> None:
 
 def press_on(tab: Page, role: Any, name: str) -> None:
     """Press Enter on something that Tab leads to."""
-    target = tab.get_by_role("main").get_by_role(role, name=name, exact=True)
+    reach(tab, tab.get_by_role("main").get_by_role(role, name=name, exact=True))
+    with tab.expect_navigation():
+        tab.keyboard.press("Enter")
+
+
+def reach(tab: Page, target: Locator) -> None:
+    """Press Tab until it leads to something."""
     expect(target).to_be_visible()
     tab.get_by_role("main").focus()
     for _ in range(60):
         tab.keyboard.press("Tab")
         if target.evaluate("each => each === document.activeElement"):
-            with tab.expect_navigation():
-                tab.keyboard.press("Enter")
             return
-    raise AssertionError(f"Tab does not lead to {name}")
+    raise AssertionError(f"Tab does not lead to {target}")
 
 
 def test_table_is_found_by_one_of_its_columns_with_the_keyboard(tab: Page) -> None:
@@ -85,6 +96,45 @@ def test_who_changed_a_table_is_seen_with_the_keyboard(tab: Page) -> None:
     newest = tab.locator(".timeline li").first
     expect(newest).to_contain_text("ada")
     expect(newest).to_contain_text("+1 rows")
+
+
+@pytest.fixture
+def next_day(browser: Browser, lake: Lake) -> Iterator[Page]:
+    """A tab of an explorer whose clock is a day after the last change of lake.sales.people."""
+    opened = OpenClients(lake.server.addresses["airport"])
+    metastore = opened.metastore(lake.tokens["ada"])
+    changed = [each for each in metastore.events.newest(1000)[0] if each.name == "people" and each.snapshot_id]
+    clients = Clients(
+        metastore=lambda _: metastore,
+        airport=lambda _, catalog: opened.airport(lake.tokens["ada"], catalog),
+        location=lambda: lake.server.addresses["airport"],
+        editor=lambda _, catalog, query: opened.for_query(lake.tokens["ada"], catalog, query),
+        clock=lambda: changed[-1].occurred_at + timedelta(days=1),
+    )
+    explorer = Explorer(clients, key=lambda: b"k" * 32, ended=set())  # type: ignore[arg-type]
+    door = HttpDoor(explorer, Http(address="127.0.0.1:0"), drain_s=1)
+    address = door.start()["http"]
+    with browser.new_context() as context, watched(context, address) as found:
+        found.page.goto(address)
+        yield found.page
+    door.drain()
+    door.close()
+
+
+def test_who_changed_a_table_yesterday_is_seen_with_the_keyboard(next_day: Page) -> None:
+    tab = next_day
+    jump(tab, "lake.sales.people")
+    press_on(tab, "link", "Changes")
+    for typed, expected in (("tod", False), ("yes", True)):
+        reach(tab, tab.get_by_label("When"))
+        tab.keyboard.type(typed)
+        press_on(tab, "button", "Filter")
+        expect(tab.get_by_label("When").locator("option:checked")).to_contain_text(typed)
+        change = tab.get_by_role("row").filter(has_text="table committed").filter(has_text="lake.sales.people")
+        expect(change).to_have_count(int(expected))
+    expect(change).to_contain_text("ada")
+    expect(change).to_contain_text("airport")
+    screenshot(tab, "events-yesterday")
 
 
 def test_time_travel_and_comparison_with_the_keyboard(tab: Page) -> None:
@@ -159,7 +209,7 @@ def test_menu_opens_on_a_phone(tab: Page) -> None:
 def test_sync_is_started_and_watched_until_it_ends(tab: Page, server_address: str) -> None:
     tab.goto(f"{server_address}/connectors")
     tab.get_by_role("button", name="Sync bikes").click()
-    expect(tab.get_by_role("heading", level=1)).to_contain_text("Job")
+    expect(tab.get_by_role("heading", level=1)).to_have_text("Sync of bikes")
     expect(tab.locator(".state")).to_have_text("succeeded", timeout=100_000)
     tab.goto(f"{server_address}/search?q=km")
     expect(tab.get_by_role("main")).to_contain_text("trips")
@@ -220,5 +270,6 @@ def test_audit_log_is_filtered(tab: Page, server_address: str) -> None:
 def test_health_leads_to_the_job_that_failed(tab: Page, lake: Lake) -> None:
     tab.get_by_role("link", name="Operate").click()
     tab.get_by_role("link", name=f"job {lake.failed_job} failed").click()
-    expect(tab.get_by_role("heading", level=1)).to_contain_text(lake.failed_job)
+    expect(tab.get_by_role("heading", level=1)).to_have_text("Sync of nowhere")
+    expect(tab.get_by_role("main")).to_contain_text(lake.failed_job)
     expect(tab.get_by_role("main")).to_contain_text("nothing")

@@ -96,6 +96,7 @@ def test_new_rows_are_sorted(lake: Lake, db: AirportClient, keys: str, shown: st
         ("partition_by", ("s.t", "day(id)"), InvalidArgument, "column 'id' has type long"),
         ("partition_by", ("s.t", "day(at), day(at)"), InvalidArgument, "name a column twice"),
         ("partition_by", ("s.nothing", "id"), NotFound, "does not exist"),
+        ("comment_on", ("s.t", "nope", "x"), NotFound, "no column 'nope'"),
         ("sort_by", ("s.t", "nope DESC"), InvalidArgument, "unknown column 'nope'"),
         ("sort_by", ("s.t", "tags"), InvalidArgument, r"column 'tags' has type list"),
         ("sort_by", ("s.t", "day(at)"), InvalidArgument, "unknown column"),
@@ -108,6 +109,15 @@ def test_invalid_calls_change_nothing(
     with pytest.raises(error, match=message):
         call(db, function, *arguments)
     assert loaded(lake).metadata == before
+
+
+def test_a_column_gets_a_comment_that_every_client_sees(lake: Lake, db: AirportClient) -> None:
+    done = call(db, "comment_on", "s.t", "ID", "the number of the row")
+    assert done == {"table": "managed.s.t", "column": "id", "before": "", "now": "the number of the row"}
+    assert loaded(lake).metadata.schema().find_field("id").doc == "the number of the row"
+    done = call(db, "comment_on", "s.t", "id", "")
+    assert (done["before"], done["now"]) == ("the number of the row", "")
+    assert not loaded(lake).metadata.schema().find_field("id").doc
 
 
 def test_readers_cannot_change_layouts(lake: Lake, db: AirportClient) -> None:

@@ -20,15 +20,15 @@ from pyiceberg.catalog.rest import RestCatalog
 from formats.odd_tables import write_delta
 from runtime.servers import Server, add_swapped_columns, eventually, started
 from skiway.client import AirportClient, Metastore
-from skiway.client.metastore import PlannedTable
+from skiway.client.metastore import Job, PlannedTable
 from skiway.client.metastore.calls import Calls
 from skiway.metastore.pipelines.lineage import COLUMNS
 from skiway.metastore.pipelines.lineage import PIPELINE as PIPELINE_ID
 from skiway.model import v1
 from skiway.presentation.results import OpenClients
 from skiway.web import charts
-from skiway.web.pages import PAGES, operations
-from skiway.web.pages.views import TABS as VIEW_TABS
+from skiway.web.pages import PAGES, jobs, tree
+from skiway.web.pages.objects.views import TABS as VIEW_TABS
 from skiway.web.rendering import rendered
 from skiway.web.visits import Clients, Page, Visit
 from skiway.web.visits import Visitor as WebVisitor
@@ -96,6 +96,7 @@ PATHS = {
     "": "/",
     "search": "/search?q=people",
     "catalogs": "/catalogs/lake",
+    "branches": "/branches",
     "tables": "/tables/lake/sales/people",
     "connectors": "/connectors",
     "pipelines": "/pipelines",
@@ -227,7 +228,9 @@ def results(visitor: Visitor, text: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_tree_has_the_members_of_each_container_in_parts(visitor: Visitor) -> None:
+def test_tree_has_the_members_of_each_container_in_parts(
+    visitor: Visitor, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def names(path: str) -> list[tuple[str, str]]:
         return [(each["kind"], each["name"]) for each in visitor.get(path).json()["items"]]
 
@@ -236,8 +239,22 @@ def test_tree_has_the_members_of_each_container_in_parts(visitor: Visitor) -> No
     everything = names("/tree/lake/sales")
     assert {("table", "people"), ("table", f"t{SCRIPT}"), ("table", "x/y.json")} <= {*everything}
     assert visitor.get("/tree/lake/sales").json()["next"] is None
-    assert names("/tree/lake/sales?from=2") == everything[1:]
     assert visitor.get("/tree/lake/none").status_code == 404
+    assert visitor.get("/tree/lake/sales?from=2").status_code == 400
+
+    # The same in small parts, in this process.
+    monkeypatch.setattr(tree, "PART", 2)
+    opened = OpenClients(server.address)
+    unused: Any = None
+    clients = Clients(lambda _: opened.metastore(""), unused, unused, unused)
+    found, start = list[tuple[str, str]](), ""
+    while start is not None:
+        shown = tree.tree(Visit(WebVisitor(), clients, ("lake", "sales"), {"from": start}))
+        part = json.loads(bytes(shown.body))
+        assert len(part["items"]) <= 3
+        found += [(each["kind"], each["name"]) for each in part["items"]]
+        start = part["next"]
+    assert found == everything
 
 
 def test_search_of_the_page_replaces_only_the_content(visitor: Visitor) -> None:
@@ -411,7 +428,7 @@ def test_pages_say_that_the_index_is_being_built_and_reload_themselves(
     page = PAGES["GET", kind](Visit(WebVisitor(), clients_of(server), names, {"q": "people"}))
     assert isinstance(page, Page)
     assert page.data["incomplete"] == {"reason": "more will be found", "is_temporary": True}
-    shell = {"title": "", "path": "/", "is_fragment": True, "form_token": ""}
+    shell = {"title": "", "path": "/", "is_fragment": True, "form_token": "", "now": datetime.now(UTC)}
     text = rendered(page.template, {**page.data, "shell": shell})
     assert 'role="status" hx-get="" hx-trigger="load delay:2s" hx-target="#main">More will be found.' in text
     assert sum(waited) < 1000, "of all calls of the page together, in ms"
@@ -693,14 +710,33 @@ def test_tables_in_the_graph_of_a_pipeline_are_links() -> None:
         PlannedTable("s.a", "keep", "", ["s.t"], "append", datetime(2026, 1, 1, tzinfo=UTC)),
         PlannedTable("s.b", "replace", "", ["s.a", "s.t"]),
     ]
-    shown = [operations.table_data(each, "lake") for each in planned]
+    shown = [jobs.table_data(each, "lake") for each in planned]
     assert [each["link"] for each in shown] == ["/tables/lake/s/a", ""]
-    found = operations.layers({each.table: each.reads for each in planned})
+    found = jobs.layers({each.table: each.reads for each in planned})
     assert found == [["s.t"], ["s.a"], ["s.b"]]
     drawn = charts.graph(found, shown)
     assert drawn.count("<a href=") == 1
     assert drawn.count('<path class="line"') == 3
     assert 'aria-label="2 tables and the 1 tables that they are made from"' in drawn
+
+
+def test_failures_have_their_places_in_the_files() -> None:
+    files = {"a.sql": "1\n2\n3\n4\n5\n6", "pipeline.yml": "name: x"}
+    texts = {
+        "s.a": "a.sql, line 2, column 7: no such column: b (at b)",
+        "s.A": "it was changed: run again",
+        "s.b": "b.sql, line 1: who knows",
+        "s.c": "skipped, because s.a failed",
+    }
+    errors = [v1.TableError(table=table, message=text) for table, text in texts.items()]
+    found = jobs.failures(Job(v1.Job(table_errors=errors)), files)
+    assert found["skipped"] == ["s.c"]
+    placed, by_name, unknown = found["failures"]
+    assert (placed["file"], placed["line"], placed["column"]) == ("a.sql", 2, 7)
+    assert placed["message"] == "no such column: b (at b)"
+    assert [each["text"] for each in placed["lines"]] == ["1", "2", "3", "4", "5"]
+    assert (by_name["file"], by_name["line"], by_name["lines"]) == ("a.sql", None, [])
+    assert (unknown["file"], unknown["message"]) == ("", "b.sql, line 1: who knows")
 
 
 def test_pipeline_is_run_and_its_job_shown(visitor: Visitor, server: Server) -> None:

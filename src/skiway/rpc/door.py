@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Never
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import grpc
 from google.protobuf.message import Message
@@ -23,7 +23,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 
 from skiway import errors
 from skiway.config.server import Errors
-from skiway.errors import LimitExceeded
+from skiway.errors import LimitExceeded, PreconditionFailed
 from skiway.foundation import transport
 from skiway.foundation.doors import GRPC_CODES, disclosed, internal_error, status_in
 from skiway.foundation.threads import IDLE_S, OPENING_S, FairThreads, StreamWatch, lane_share
@@ -151,6 +151,8 @@ def _cut(text: str, limit: int) -> str:
 
 
 LANGUAGE: Final = "accept-language"
+BRANCH: Final = "x-skiway-branch"
+"""The header that names a branch of the lake, such as `lake@dev`, percent-encoded."""
 
 
 class Door:
@@ -267,8 +269,16 @@ class Door:
             self._abort(call, error)
 
     def _realm(self, call: RpcCall) -> Realm:
-        """Where the method runs: callers with the platform's permission act on all accounts, others in their own."""
+        """Where the method runs: callers with the platform's permission act on all accounts, others in their own, or on a branch."""
         realm = self._pipeline.realm(call)
+        if named := unquote(call.headers.get(BRANCH, "")):
+            if call.method.rule.branch is None:
+                raise PreconditionFailed(
+                    f"{call.operation.full_name} works on main only: leave out the header {BRANCH}, or change the branch"
+                    " over Airport or Iceberg REST",
+                    key="branch.main_only",
+                )
+            return call.method.rule.branch(realm, named)
         acts_on_all = call.decision is not None and call.decision.everywhere(MANAGES_ACCOUNTS)
         return replace(realm, account_id=PLATFORM) if call.method.service.for_platform and acts_on_all else realm
 

@@ -42,13 +42,15 @@ same where the server does."""
 class Rule:
     """The function behind a method, the permissions of which a caller needs one, and whether it changes anything.
 
-    If `by_object`, the function checks each object that it returns, of whatever kind.
+    If `by_object`, the function checks each object that it returns, of whatever kind. `branch` opens the realm of a branch of the lake
+    for the method; without it, the method works on main only.
     """
 
     act: Act
     permissions: tuple[str, ...]
     changes: bool
     by_object: bool = False
+    branch: Callable[[Realm, str], Realm] | None = None
 
 
 def reads(act: Act, *any_of: str, by_object: bool = False) -> Rule:
@@ -123,6 +125,12 @@ class Service:
 def by_object(rule: Rule) -> Rule:
     """The same rule for a method whose function checks each object that it reads or changes."""
     return replace(rule, by_object=True)
+
+
+def on_branches(of: Service, branch: Callable[[Realm, str], Realm]) -> Service:
+    """The same service, whose methods that change nothing also work on a branch of the lake, which `branch` opens by its name."""
+    rules = {name: rule if rule.changes else replace(rule, branch=branch) for name, rule in of.rules.items()}
+    return replace(of, rules=rules)
 
 
 def service(name: str, category: str, **rules: Rule) -> Service:

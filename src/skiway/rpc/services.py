@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from skiway.errors import NotFound
 from skiway.foundation import resources
 from skiway.foundation.resources import PLAIN
 from skiway.metastore import (
@@ -32,6 +33,8 @@ from skiway.metastore.planning.planner import Planner
 from skiway.metastore.queries.leases import QueryRules
 from skiway.metastore.reconcile.reconciler import Reconciler, capture
 from skiway.metastore.reconcile.upstream import validate
+from skiway.metastore.records.errors import failure
+from skiway.metastore.records.names import BRANCH_MARK
 from skiway.metastore.resources import (
     accounts,
     catalogs,
@@ -51,11 +54,40 @@ from skiway.metastore.system.objects import EngineCatalogs
 from skiway.metastore.table_maintenance import MaintenanceArea
 from skiway.metastore.transactions import StagingArea
 from skiway.model import v1
-from skiway.rpc.methods import Service, by_object, changes, reads, service, service_of
+from skiway.rpc.methods import Service, by_object, changes, on_branches, reads, service, service_of
 from skiway.security import MemorySecrets, SecretsStore
 from skiway.telemetry.context import current_call
 
 CreateTable: TypeAlias = Callable[[Realm, v1.CreateTableRequest], v1.CreateTableResponse]
+
+
+STATISTICS: Final = service(
+    "TableStatisticsService",
+    "statistics",
+    GetTableStats=reads(statistics.get_table, "catalog.read"),
+    ListColumnStats=reads(statistics.list_columns, "catalog.read"),
+    ListFileColumnStats=reads(statistics.list_files, "catalog.read"),
+    ListStatisticsHistory=reads(statistics.list_history, "catalog.read"),
+    ListPartitionStats=reads(statistics.list_partitions, "catalog.read"),
+    PutTableStats=changes(statistics.put_table, "table.write"),
+    PutColumnStats=changes(statistics.put_columns, "table.write"),
+    PutFileColumnStats=changes(statistics.put_files, "table.write"),
+)
+DIRECTORY: Final = service(
+    "DirectoryService",
+    "directory",
+    ResolveCatalog=reads(directory.resolve_catalog, "catalog.read"),
+    ResolveNamespace=reads(directory.resolve_namespace, "catalog.read"),
+    ResolveTable=reads(directory.resolve_table, "catalog.read", "table.read"),
+    ResolveView=reads(directory.resolve_view, "catalog.read", "view.read"),
+    LookupCatalog=reads(directory.lookup_catalog, "catalog.read"),
+    LookupNamespace=reads(directory.lookup_namespace, "catalog.read"),
+    LookupTable=reads(directory.lookup_table, "catalog.read", "table.read"),
+    LookupView=reads(directory.lookup_view, "catalog.read", "view.read"),
+    LookupTableByRef=reads(directory.lookup_table_by_ref, "catalog.read", "table.read"),
+    ResolveFQTables=reads(directory.resolve_fq_tables, "catalog.read", "table.read"),
+    ResolveFQViews=reads(directory.resolve_fq_views, "catalog.read", "view.read"),
+)
 
 
 def all_services(
@@ -106,6 +138,13 @@ def all_services(
     def merge_branch(realm: Realm, request: v1.MergeBranchRequest) -> v1.MergeBranchResponse:
         return branches.merge(realm, request, warehouse=staging.files())
 
+    def branch(realm: Realm, name: str) -> Realm:
+        opened = branches.on_branch(realm, staging.files(), name)
+        if opened is None:
+            catalog, _, own = name.rpartition(BRANCH_MARK)
+            raise failure(NotFound, "branch.by.name.missing", catalog=catalog, name=own)
+        return opened[0]
+
     return (
         service_of(
             accounts,
@@ -114,42 +153,24 @@ def all_services(
             UpdateAccount=changes(accounts.update, "account.write", "account.delete"),
             DeleteAccount=changes(accounts.delete, "account.write", "account.delete"),
         ),
-        service_of(catalogs, resources.CATALOG),
-        service_of(namespaces, resources.NAMESPACE),
-        service_of(
-            tables,
-            resources.TABLE,
-            ListTables=reads(statistics.list_tables, "table.read"),
-            CreateTable=changes(create_table, "table.write"),
-        ),
-        service_of(views, resources.VIEW),
-        service_of(snapshots, resources.SNAPSHOT, SetCurrentSnapshot=changes(snapshots.set_current, "table.write")),
-        service(
-            "TableStatisticsService",
-            "statistics",
-            GetTableStats=reads(statistics.get_table, "catalog.read"),
-            ListColumnStats=reads(statistics.list_columns, "catalog.read"),
-            ListFileColumnStats=reads(statistics.list_files, "catalog.read"),
-            ListStatisticsHistory=reads(statistics.list_history, "catalog.read"),
-            ListPartitionStats=reads(statistics.list_partitions, "catalog.read"),
-            PutTableStats=changes(statistics.put_table, "table.write"),
-            PutColumnStats=changes(statistics.put_columns, "table.write"),
-            PutFileColumnStats=changes(statistics.put_files, "table.write"),
-        ),
-        service(
-            "DirectoryService",
-            "directory",
-            ResolveCatalog=reads(directory.resolve_catalog, "catalog.read"),
-            ResolveNamespace=reads(directory.resolve_namespace, "catalog.read"),
-            ResolveTable=reads(directory.resolve_table, "catalog.read", "table.read"),
-            ResolveView=reads(directory.resolve_view, "catalog.read", "view.read"),
-            LookupCatalog=reads(directory.lookup_catalog, "catalog.read"),
-            LookupNamespace=reads(directory.lookup_namespace, "catalog.read"),
-            LookupTable=reads(directory.lookup_table, "catalog.read", "table.read"),
-            LookupView=reads(directory.lookup_view, "catalog.read", "view.read"),
-            LookupTableByRef=reads(directory.lookup_table_by_ref, "catalog.read", "table.read"),
-            ResolveFQTables=reads(directory.resolve_fq_tables, "catalog.read", "table.read"),
-            ResolveFQViews=reads(directory.resolve_fq_views, "catalog.read", "view.read"),
+        *(
+            on_branches(each, branch)
+            for each in (
+                service_of(catalogs, resources.CATALOG),
+                service_of(namespaces, resources.NAMESPACE),
+                service_of(
+                    tables,
+                    resources.TABLE,
+                    ListTables=reads(statistics.list_tables, "table.read"),
+                    CreateTable=changes(create_table, "table.write"),
+                ),
+                service_of(views, resources.VIEW),
+                service_of(
+                    snapshots, resources.SNAPSHOT, SetCurrentSnapshot=changes(snapshots.set_current, "table.write")
+                ),
+                STATISTICS,
+                DIRECTORY,
+            )
         ),
         service(
             "GrantService",

@@ -6,9 +6,10 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
@@ -145,7 +146,7 @@ class Explorer:
         if isinstance(result, Response):
             return _finished(result)
         if wants_json:
-            return _finished(Response(json_text(result.data), result.status, media_type="application/json"))
+            return _finished(_json(result))
         response = self._html(request, result, visitor)
         if cookie:
             response.set_cookie(
@@ -166,9 +167,14 @@ class Explorer:
             "form_token": self._sessions.form_token(visitor.session_id),
             "place": place_of(kind),
             "path": names if kind in OBJECTS else (),
+            "now": self._clients.clock(),
             "is_fragment": request.headers.get("hx-request") == "true",
         }
-        text = rendered(page.template, {**page.data, "shell": shell})
+        try:
+            text = rendered(page.template, {**page.data, "shell": shell}).encode()
+        except Exception as error:  # noqa: BLE001 - a page that cannot be shown is an error of the server
+            page = _error_page(error)
+            text = _shown_error(page, shell).encode()
         return _finished(Response(text, page.status, media_type=HTML))
 
     def _origin(self, request: Request) -> str:
@@ -312,14 +318,35 @@ def _finished(response: Response) -> Response:
 
 
 def _error_page(error: Exception) -> Page:
-    shown = disclosed(error)
+    shown, request_id = disclosed(error), ""
     if shown is None:
-        log.error("a page failed", exc_info=error)
+        request_id = secrets.token_hex(8)
+        log.error("request %s: a page failed", request_id, exc_info=error)
         shown = SkiwayError(
             "the page cannot be shown because of a fault of the server; the operator finds it in the log"
         )
     facts = {"error": shown.message, "key": shown.key, "code": shown.code, "action": EXPLANATIONS[shown.code].action}
-    return Page("error.html", "Error", facts, _status(error))
+    return Page("error.html", "Error", {**facts, "request_id": request_id}, _status(error))
+
+
+def _json(page: Page) -> Response:
+    try:
+        return Response(json_text(page.data), page.status, media_type="application/json")
+    except Exception as error:  # noqa: BLE001 - as for HTML
+        page = _error_page(error)
+        return Response(json_text(page.data), page.status, media_type="application/json")
+
+
+def _shown_error(page: Page, shell: Mapping[str, Any]) -> str:
+    """The page of an error; without the frame of pages if that is what fails."""
+    try:
+        return rendered(page.template, {**page.data, "shell": {**shell, "title": page.title}})
+    except Exception:
+        log.exception("the page of an error failed")
+        text = Markup(
+            "<!doctype html><html lang=en><title>Error</title><h1>That did not work</h1><p>{}</p><p>request {}</p>"
+        )
+        return text.format(page.data["error"], page.data["request_id"])
 
 
 def _status(error: Exception) -> int:

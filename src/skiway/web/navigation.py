@@ -41,7 +41,7 @@ OBJECTS: Final = ("catalogs", "tables", "views")
 """The kinds of pages about objects in the tree, whose names are in the paths."""
 
 GROUPS: Final = (
-    Group("Explore", "compass", (Entry("Home", "", (*OBJECTS, "search")),)),
+    Group("Explore", "compass", (Entry("Home", "", (*OBJECTS, "search")), Entry("Branches", "branches"))),
     Group("SQL", "terminal", (Entry("Workbench", "sql"),)),
     Group(
         "Pipelines",

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
 
 from skiway.presentation.results import json_values
@@ -60,7 +61,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(size=_size, count=_count, when=_when, age=_age, percent=_percent, pairs=_pairs)
+    made.filters.update(size=_size, count=_count, when=_when, age=_age, percent=_percent, pairs=_pairs, lines=lines)
     made.filters.update(cell=values.cell, shown=values.shown, is_numeric=values.is_numeric)
     made.globals.update(charts=charts, distributions=distributions, network=network, plain_map=values.plain_map)
     made.globals.update(path_to=path_to, containers=containers, groups=GROUPS, icon=icon)
@@ -70,6 +71,11 @@ def _environment() -> Environment:
 def _pairs(items: Sequence[Mapping[str, Any]], label: str, value: str) -> list[tuple[str, float]]:
     """The points of a chart. Items without a value are left out."""
     return [(str(each[label]), float(each[value])) for each in items if each[value] is not None]
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    """The lines of a file with their numbers."""
+    return [{"number": number, "text": line} for number, line in enumerate(text.splitlines(), 1)]
 
 
 def _size(value: float | None) -> str:
@@ -94,11 +100,12 @@ def _when(value: datetime | str | None) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _age(value: datetime | None) -> str:
+@pass_context
+def _age(context: Context, value: datetime | None) -> str:
     """How long ago a moment was, in its largest unit."""
     if not value:
         return "–"
-    left = max(0.0, (datetime.now(UTC) - value).total_seconds())
+    left = max(0.0, (context["shell"]["now"] - value).total_seconds())
     for size, unit in AGES:
         if left < size or unit == AGES[-1][1]:
             return f"{left:.0f} {unit} ago"

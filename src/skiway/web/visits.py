@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from skiway.client import AirportClient, Metastore
 from skiway.client.metastore import Incomplete
 from skiway.errors import InvalidArgument, NotFound, SkiwayError, Unauthorized
 from skiway.foundation.resources import schema_name
+from skiway.metastore.records.names import BRANCH_MARK
 
 WAIT_S: Final = 0.5
 """How long a page waits for an index that is being built. Then it shows what is known, and says that it is not everything."""
@@ -36,6 +38,7 @@ class Clients:
     """A new client of a catalog for one query, whose id it sends: the query has that id in the history."""
     running: dict[tuple[str, str], AirportClient] = field(default_factory=dict)
     """The clients of queries that run, by session and query."""
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,16 @@ class Visit:
     def lake(self) -> Metastore:
         """The metastore, as the visitor may see it."""
         return self.clients.metastore(self.visitor)
+
+    @property
+    def branch(self) -> str:
+        """The branch of the lake that the path is about, such as `lake@dev`; empty for main."""
+        return self.names[0] if self.names and BRANCH_MARK in self.names[0] else ""
+
+    @cached_property
+    def there(self) -> Metastore:
+        """The metastore where the objects of the path are: on main or on a branch."""
+        return self.lake.on_branch(self.branch) if self.branch else self.lake
 
     def airport(self, catalog: str) -> AirportClient:
         """A catalog over Airport, as the visitor may see it."""

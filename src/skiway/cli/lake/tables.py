@@ -107,12 +107,16 @@ def comment_on_table(
     call: Call,
     name: TableName,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What others should know; empty removes it.")],
+    column: Annotated[str, typer.Option(metavar="NAME", help="A column of a managed table.")] = "",
     is_view: Annotated[bool, typer.Option("--view", help="The name is that of a view.")] = False,
 ) -> None:
-    """Set the comment of a table or view, which everybody sees who sees it."""
+    """Set the comment of a table, of one of its columns, or of a view; everybody sees it who sees the table."""
+    if column:
+        done = call.function(name, "comment_on", column, text)
+        return call.print_result(f"commented on {column} of {name}", done)
     objects: Any = call.lake.views if is_view else call.lake.tables
     objects.update(name, description=text)
-    call.print_result(f"commented on {name}", {"name": name, "description": text})
+    return call.print_result(f"commented on {name}", {"name": name, "description": text})
 
 
 @command(app, "delete")

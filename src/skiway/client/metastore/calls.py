@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from urllib.parse import quote
 
 import grpc
 from google.protobuf.descriptor import Descriptor
@@ -40,6 +41,7 @@ ENGINE_KIND: Final = "x-engine-kind"
 ENGINE_VERSION: Final = "x-engine-version"
 AUTHORIZATION: Final = "authorization"
 ACCOUNT: Final = "x-skiway-account"
+BRANCH: Final = "x-skiway-branch"
 
 _HEADER_NAME: Final = re.compile(r"[0-9a-z_.-]+")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e]*")
@@ -100,6 +102,7 @@ class Caller:
     query_id: str = ""
     engine_kind: str = ""
     engine_version: str = ""
+    branch: str = ""
     extra: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -117,6 +120,7 @@ class Caller:
             QUERY_ID: self.query_id or served.query_id,
             **self._engine(served),
             ACCOUNT: self.account or "",
+            BRANCH: quote(self.branch),
             **self._credentials(served),
         }
         return {name: value for name, value in found.items() if value} | dict(self.extra)

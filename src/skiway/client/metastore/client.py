@@ -151,6 +151,14 @@ class Metastore:
         """Return this client for the calls of an engine. Both share a connection: closing one closes the other."""
         return self._with_caller(replace(self._calls.caller, engine_kind=kind, engine_version=version))
 
+    def on_branch(self, name: str) -> Metastore:
+        """Return this client for calls that read catalogs, namespaces, tables, views, snapshots and statistics on a branch.
+
+        The name is that of a catalog and a branch of it, such as `lake@dev`, which is also the catalog in the names of objects there.
+        Both share a connection: closing one closes the other.
+        """
+        return self._with_caller(replace(self._calls.caller, branch=name))
+
     def close(self) -> None:
         """Cancel all running calls and close the connection."""
         self._calls.channel.close()

@@ -76,6 +76,11 @@ class Listing(Generic[T]):
                 raise Internal("the server returned a page whose next page is itself", key="answer.malformed")
             token = page.next_page_token
 
+    def part(self, token: str = "") -> tuple[Sequence[T], str]:
+        """One page, and the token of the next one, which is empty after the last. A token can be kept between calls."""
+        items, page = self._start()(v1.PageRequest(page_size=self.page_size or 0, page_token=token))
+        return items, page.next_page_token
+
     @property
     def total(self) -> int:
         """The current number of items on all pages; takes one call."""

@@ -1,7 +1,7 @@
 """The functions of the schema `skiway` for single tables.
 
-They start jobs (`refresh`, `profile`), change how rows are written (`partition_by`, `sort_by`), name snapshots (`rollback_to`, `tag`,
-`branch`), restore a dropped table (`undrop`), and merge rows (`merge`).
+They start jobs (`refresh`, `profile`), change how rows are written (`partition_by`, `sort_by`), comment on columns (`comment_on`), name
+snapshots (`rollback_to`, `tag`, `branch`), restore a dropped table (`undrop`), and merge rows (`merge`).
 """
 
 from __future__ import annotations
@@ -147,6 +147,21 @@ def _with_layout(
     return call.full_name, shown(before), shown(changes.commit(producer(text or "")))
 
 
+@effect(
+    "Sets the comment of a column, which everybody sees who sees the table: comment_on('s.t', 'column', 'text'), or '' for none.",
+    "name text, column text, comment text",
+    "table text, column text, before text, now text",
+)
+def comment_on(call: Effect) -> Row:
+    """Set the comment of a column."""
+    changes, wanted = call.changes(), call.given["column"] or ""
+    fields = changes.load().metadata.schema().fields
+    before = next((each for each in fields if each.name.casefold() == wanted.casefold()), None)
+    name, text = wanted if before is None else before.name, call.given["comment"] or ""
+    changes.commit(evolution.evolve([evolution.ColumnDoc(name, text)]))
+    return call.full_name, name, (before.doc if before else "") or "", text
+
+
 def _applied(transform: str, column: str) -> str:
     """A transform in the notation of the functions: `bucket(16, id)`."""
     if transform == "identity":
@@ -277,5 +292,5 @@ def _joined(call: Effect, merge: MergeQuery, table: WritableTable) -> Query:
     return call.query(merge.sql(".".join(map(identifier, target)), source.names), find)
 
 
-EFFECTS: Final = (rollback_to, tag, branch, undrop, partition_by, sort_by, merge, refresh, profile)
+EFFECTS: Final = (rollback_to, tag, branch, undrop, partition_by, sort_by, comment_on, merge, refresh, profile)
 """All of these functions."""

@@ -47,9 +47,17 @@ def find(realm: Realm, name: str) -> Stored[v1.Catalog] | None:
     found = realm.all(CATALOG).at(keys.catalog_name(realm.account_id, of))
     if found is None or found.value.resource_id.id != view.branch.catalog_id.id:
         return None
-    shown = copied(found.value)
-    shown.display_name = wanted
-    return Stored(shown, found.pointer)
+    return Stored(as_named(realm, found.value), found.pointer)
+
+
+def as_named(realm: Realm, catalog: v1.Catalog) -> v1.Catalog:
+    """A catalog with the name by which callers know it: on a branch of the lake, its catalog has that of the branch."""
+    view = branch_of(realm.stores)
+    if view is None or catalog.resource_id.id != view.branch.catalog_id.id or BRANCH_MARK in catalog.display_name:
+        return catalog
+    shown = copied(catalog)
+    shown.display_name = f"{catalog.display_name}{BRANCH_MARK}{view.branch.display_name}"
+    return shown
 
 
 def only(realm: Realm) -> Stored[v1.Catalog] | None:

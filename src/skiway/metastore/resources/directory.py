@@ -7,13 +7,11 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from skiway.errors import InvalidArgument, NotFound
-from skiway.metastore.records import keys
 from skiway.metastore.records.errors import failure
-from skiway.metastore.records.kinds import CATALOG
 from skiway.metastore.records.names import dotted, normal_path, normal_text
 from skiway.metastore.records.realm import Realm, local_id
 from skiway.metastore.records.repository import listed
-from skiway.metastore.resources import hierarchy
+from skiway.metastore.resources import catalogs, hierarchy
 from skiway.metastore.resources.hierarchy import TABLES, VIEWS, Relations, full_path, is_managed, require_path
 from skiway.model import v1
 from skiway.telemetry.context import require_active
@@ -49,7 +47,7 @@ def resolve_view(realm: Realm, request: v1.ResolveViewRequest) -> v1.ResolveView
 def lookup_catalog(realm: Realm, request: v1.LookupCatalogRequest) -> v1.LookupCatalogResponse:
     """Return the name of a catalog, if it exists."""
     try:
-        catalog = hierarchy.catalog(realm, request.resource_id, field="resource_id", damaged=True).value
+        catalog = _by_id(realm, request.resource_id, field="resource_id")
     except NotFound:
         return v1.LookupCatalogResponse()
     return v1.LookupCatalogResponse(display_name=catalog.display_name)
@@ -59,7 +57,7 @@ def lookup_namespace(realm: Realm, request: v1.LookupNamespaceRequest) -> v1.Loo
     """Return the name of a namespace, if it exists."""
     try:
         namespace = hierarchy.namespace(realm, request.resource_id, field="resource_id", damaged=True).value
-        catalog = hierarchy.catalog(realm, namespace.catalog_id, damaged=True).value
+        catalog = _by_id(realm, namespace.catalog_id)
     except NotFound:
         return v1.LookupNamespaceResponse()
     ref = v1.NameRef(
@@ -116,14 +114,18 @@ def _selected(
 def _catalog(realm: Realm, ref: v1.NameRef) -> v1.Catalog:
     # The id in a reference is that of its last part, so only a reference to a catalog can have a catalog's id.
     if ref.HasField("resource_id") and not ref.name and not ref.path:
-        return hierarchy.catalog(realm, ref.resource_id, field="ref.resource_id", damaged=True).value
+        return _by_id(realm, ref.resource_id, field="ref.resource_id")
     name = normal_text(ref.catalog)
     if not name:
         raise failure(InvalidArgument, "catalog.missing", field="ref.catalog")
-    found = realm.all(CATALOG).at(keys.catalog_name(realm.account_id, name))
+    found = catalogs.find(realm, name)
     if found is None:
         raise failure(NotFound, "catalog.by.name.missing", catalog=name)
-    return found.value
+    return catalogs.as_named(realm, found.value)
+
+
+def _by_id(realm: Realm, given: v1.ResourceId, *, field: str = "catalog_id") -> v1.Catalog:
+    return catalogs.as_named(realm, hierarchy.catalog(realm, given, field=field, damaged=True).value)
 
 
 def _namespace(realm: Realm, ref: v1.NameRef, path: tuple[str, ...]) -> tuple[v1.Catalog, v1.Namespace]:
@@ -175,7 +177,7 @@ def _lookup(realm: Realm, of: Relations[R], given: v1.ResourceId) -> v1.NameRef 
 def _entry(realm: Realm, relation: v1.Table | v1.View) -> v1.DirectoryEntry:
     """The directory entry of a table or view, with the stored names of its namespace and catalog."""
     namespace = hierarchy.namespace(realm, relation.namespace_id, damaged=True).value
-    catalog = hierarchy.catalog(realm, namespace.catalog_id, damaged=True).value
+    catalog = _by_id(realm, namespace.catalog_id)
     return _entry_of(catalog, namespace, relation)
 
 
@@ -209,7 +211,7 @@ def _in_namespace(
 ) -> tuple[list[v1.DirectoryEntry], v1.PageResponse]:
     if prefix.HasField("resource_id"):
         namespace = hierarchy.namespace(realm, prefix.resource_id, field="prefix.resource_id", damaged=True).value
-        catalog = hierarchy.catalog(realm, namespace.catalog_id, damaged=True).value
+        catalog = _by_id(realm, namespace.catalog_id)
     else:
         catalog, namespace = _namespace(realm, prefix, (*prefix.path, *_last(prefix)))
     where = of.by_name(realm.account_id, namespace.resource_id.id, "")

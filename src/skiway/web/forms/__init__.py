@@ -3,5 +3,6 @@
 fields    what a form is
 access    grants, policies, tags, comments
 objects   views, quality rules, webhooks, connectors
+branches  branches of the lake, which are created and merged
 showing   their pages, and what asks before something is deleted
 """

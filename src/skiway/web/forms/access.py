@@ -11,12 +11,14 @@ from skiway.presentation.results import shown_rows
 from skiway.web.forms.fields import (
     DESCRIPTION,
     NAME,
+    REPLACE,
     TABLE,
     Field,
     Form,
     Values,
     many,
     options,
+    replaces,
     segments_of,
     without_empty,
 )
@@ -58,14 +60,15 @@ def _policy_fields(values: Values) -> dict[str, Any]:
 
 
 def _policy(visit: Visit, values: Values) -> str:
-    visit.lake.policies.create(values["name"], **_policy_fields(values))
+    change = visit.lake.policies.update if replaces(values) else visit.lake.policies.create
+    change(values["name"], **_policy_fields(values))
     return "/policies"
 
 
 def _policy_command(values: Values) -> list[str]:
     fields = _policy_fields(values)
     return [
-        *("policies", "create", values["name"]),
+        *("policies", "update" if replaces(values) else "create", values["name"]),
         *options(
             ("--to", fields["to"]),
             ("--on", fields["on"]),
@@ -121,14 +124,20 @@ def _tag(visit: Visit, values: Values) -> str:
 
 
 def _comment(visit: Visit, values: Values) -> str:
+    page = path_to(f"{values['kind']}s", *segments_of(values["object"], 3))
+    if values["column"]:
+        catalog, *namespace, name = segments_of(values["object"], 3)
+        place = f"{identifier(schema_name(tuple(namespace)))}.{identifier(name)}"
+        visit.airport(catalog).call(("skiway", "comment_on"), place, values["column"], values["text"]).read_all()
+        return page
     objects: Any = {"table": visit.lake.tables, "view": visit.lake.views}[values["kind"]]
     objects.update(values["object"], description=values["text"])
-    return path_to(f"{values['kind']}s", *segments_of(values["object"], 3))
+    return page
 
 
 def _comment_command(values: Values) -> list[str]:
     view = ["--view"] if values["kind"] == "view" else []
-    return ["tables", "comment", values["object"], values["text"], *view]
+    return ["tables", "comment", values["object"], values["text"], *options(("--column", values["column"])), *view]
 
 
 CALLERS: Final = "user:<subject>, role:<name>, group:<name> or everyone"
@@ -175,6 +184,7 @@ ACCESS_FORMS: Final[Mapping[str, Form]] = {
             Field("sql", "SQL", hint="of a row filter or a mask, such as region = caller('region')", required=False),
             Field("columns", "Columns", hint="to mask; * stands for any characters", required=False, many=True),
             Field("tags", "Tags", hint="columns with these tags", required=False, many=True),
+            REPLACE,
             DESCRIPTION,
             Field("preview", "Preview on table", hint="catalog.namespace.table", required=False),
             Field("as", "As user", hint="the subject of somebody's token", required=False),
@@ -200,11 +210,12 @@ ACCESS_FORMS: Final[Mapping[str, Form]] = {
         "Tag",
     ),
     "comment": Form(
-        "Comment on a table or view",
+        "Comment on a table, column or view",
         "Everybody who sees the object sees its comment.",
         (
             Field("kind", "Kind", choices=("table", "view")),
             Field("object", "Object", hint="its full name"),
+            Field("column", "Column", hint="of a managed table; empty for the object itself", required=False),
             Field("text", "Comment", "area", required=False),
         ),
         _comment,

@@ -112,3 +112,9 @@ def segments_of(name: str, least: int) -> list[str]:
 NAME: Final = Field("name", "Name")
 DESCRIPTION: Final = Field("description", "Description", required=False)
 TABLE: Final = Field("table", "Table", hint="catalog.namespace.table")
+REPLACE: Final = Field("replace", "Replace an existing one", choices=("no", "yes"))
+
+
+def replaces(values: Values) -> bool:
+    """Whether a form changes what exists, instead of creating it."""
+    return values["replace"] == "yes"

@@ -14,12 +14,14 @@ from skiway.model import v1
 from skiway.web.forms.fields import (
     DESCRIPTION,
     NAME,
+    REPLACE,
     TABLE,
     Field,
     Form,
     Values,
     many,
     options,
+    replaces,
     segments_of,
     without_empty,
 )
@@ -30,7 +32,7 @@ from skiway.web.visits import Visit
 def _view(visit: Visit, values: Values) -> str:
     catalog, *namespace, name = segments_of(values["name"], 3)
     place = f"{identifier(schema_name(tuple(namespace)))}.{identifier(name)}"
-    named = {"replace": values["replace"] == "yes", "rights": values["rights"], "comment": values["description"]}
+    named = {"replace": replaces(values), "rights": values["rights"], "comment": values["description"]}
     visit.airport(catalog).call(("skiway", "create_view"), place, values["sql"], named=named).read_all()
     return path_to("views", catalog, *namespace, name)
 
@@ -98,11 +100,19 @@ def _rule_entry(values: Values) -> dict[str, Any]:
 
 
 def _webhook(visit: Visit, values: Values) -> str:
-    more: Any = {"description": values["description"]} if values["description"] else {}
-    visit.lake.webhooks.create(
-        values["name"], url=values["url"], events=many(values["events"]), secret=values["secret"], **more
-    )
+    more: Any = {name: values[name] for name in ("description", "secret") if values[name]}
+    if not (replaces(values) or values["secret"]):
+        raise InvalidArgument("Secret is empty: fill it in", key="form.invalid", field="secret")
+    change = visit.lake.webhooks.update if replaces(values) else visit.lake.webhooks.create
+    change(values["name"], url=values["url"], events=many(values["events"]), **more)
     return path_to("webhooks", values["name"])
+
+
+def _webhook_command(values: Values) -> list[str]:
+    more = options(("--event", many(values["events"])), ("--description", values["description"]))
+    if replaces(values):
+        return ["webhooks", "update", values["name"], "--url", values["url"], *more]
+    return ["webhooks", "create", values["name"], values["url"], *more, "--secret-env", "WEBHOOK_SECRET"]
 
 
 def _webhook_entry(values: Values) -> dict[str, Any]:
@@ -187,13 +197,13 @@ OBJECT_FORMS: Final[Mapping[str, Form]] = {
             Field("name", "Name", hint="catalog.namespace.view"),
             Field("sql", "SQL", "area"),
             Field("rights", "Rights of", choices=("invoker", "definer")),
-            Field("replace", "Replace an existing one", choices=("no", "yes")),
+            REPLACE,
             DESCRIPTION,
         ),
         _view,
         lambda values: [
             *("views", "create", values["name"], values["sql"]),
-            *(["--replace"] if values["replace"] == "yes" else []),
+            *(["--replace"] if replaces(values) else []),
             *options(
                 ("--rights", "" if values["rights"] == "invoker" else values["rights"]),
                 ("--description", values["description"]),
@@ -229,18 +239,12 @@ OBJECT_FORMS: Final[Mapping[str, Form]] = {
             NAME,
             Field("url", "URL"),
             Field("events", "Events", hint="such as rule.failed, table.* or *", many=True),
-            Field("secret", "Secret", "password", hint="signs requests; at least 16 characters"),
+            Field("secret", "Secret", "password", hint="signs requests; at least 16 characters", required=False),
+            REPLACE,
             DESCRIPTION,
         ),
         _webhook,
-        lambda values: [
-            *("webhooks", "create", values["name"], values["url"]),
-            *options(
-                ("--event", many(values["events"])),
-                ("--secret-env", "WEBHOOK_SECRET"),
-                ("--description", values["description"]),
-            ),
-        ],
+        _webhook_command,
         _webhook_entry,
         {},
     ),

@@ -10,12 +10,13 @@ from typing import Any, Final
 from skiway.errors import InvalidArgument, NotFound, PermissionDenied, SkiwayError, Unauthorized
 from skiway.presentation.tables import picked
 from skiway.web.forms.access import ACCESS_FORMS
+from skiway.web.forms.branches import BRANCH_FORMS
 from skiway.web.forms.fields import Form, check, command_of, entry_of, given, segments_of
 from skiway.web.forms.objects import OBJECT_FORMS
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, Visit
 
-FORMS: Final[Mapping[str, Form]] = {**ACCESS_FORMS, **OBJECT_FORMS}
+FORMS: Final[Mapping[str, Form]] = {**ACCESS_FORMS, **OBJECT_FORMS, **BRANCH_FORMS}
 """The forms, by the word in their address."""
 
 
@@ -67,9 +68,16 @@ REMOVALS: Final[Mapping[str, Removal]] = {
     "connector": Removal(
         _deleted("connectors", "/connectors"), _named("connectors"), "Its tables are no longer synchronized."
     ),
+    "branch": Removal(
+        _deleted("branches", "/branches"),
+        _named("branches"),
+        "What only the branch has is lost. Main stays as it is.",
+    ),
     "view": Removal(_drop_view, _named("views"), "Whoever reads the view gets an error."),
 }
 """What can be deleted, by kind. The names are those in the address."""
+BACK: Final = {"grant": "/access", "policy": "/policies", "rule": "/", "view": "/"}
+"""Where those lead that have no page of their own."""
 
 
 def form(visit: Visit) -> Page:
@@ -132,9 +140,7 @@ def ask_to_delete(visit: Visit) -> Page:
         "names": names,
         "warning": removal.warning,
         "command": shlex.join(["skiway", *removal.command(names)]),
-        "back": {"grant": "/access", "policy": "/policies", "rule": "/", "view": "/"}.get(
-            kind, path_to(f"{kind}s", *names)
-        ),
+        "back": BACK.get(kind, path_to("branches" if kind == "branch" else f"{kind}s", *names)),
     }
     return Page("delete.html", f"Delete {names[0]}", data)
 

@@ -2,11 +2,11 @@
 
 home         the home page: what is here, what changed, what is broken, what is used most
 overview     catalogs, search, and the health of the lake
-tables       a table: columns, files, statistics, health and maintenance; other tabs are in the modules
-             rows, snapshots, lineage, and sharing (who can see it, and how other tools open it)
-views        a view, with some of these tabs
+branches     branches of the lake, and what they have changed
+objects      tables and views, by their tabs
 activity     who changed what, and the history of queries
-operations   connectors, pipelines, jobs, queries, webhooks; accounts, tokens, access, the audit log, settings
+jobs         connectors, pipelines, and the jobs that they start
+operations   queries, webhooks, accounts, tokens, access, the audit log, settings
 editor       SQL that runs on the server
 tree         what is in a catalog or namespace, for the tree on the left side
 """
@@ -19,7 +19,8 @@ from starlette.responses import Response
 
 from skiway.foundation.resources import PLAIN
 from skiway.web.forms import showing
-from skiway.web.pages import activity, editor, home, operations, overview, tables, tree, views
+from skiway.web.pages import activity, branches, editor, home, jobs, operations, overview, tree
+from skiway.web.pages.objects import tables, views
 from skiway.web.visits import Page, Redirect, Visit
 
 __all__ = ["PAGES", "Show"]
@@ -31,16 +32,17 @@ PAGES: Final[Mapping[tuple[str, str], Show]] = {
     ("GET", "search"): overview.search,
     ("GET", "tree"): tree.tree,
     ("GET", "catalogs"): overview.catalog,
+    ("GET", "branches"): branches.branches,
     ("GET", "tables"): tables.table,
     ("POST", "tables"): tables.maintain,
     ("GET", "views"): views.view,
-    ("GET", "connectors"): operations.connectors,
-    ("POST", "connectors"): operations.change_connector,
-    ("GET", "pipelines"): operations.pipelines,
-    ("POST", "pipelines"): operations.run_pipeline,
-    ("GET", "jobs"): operations.jobs,
-    ("POST", "jobs"): operations.cancel_job,
-    ("GET", "progress"): operations.progress,
+    ("GET", "connectors"): jobs.connectors,
+    ("POST", "connectors"): jobs.change_connector,
+    ("GET", "pipelines"): jobs.pipelines,
+    ("POST", "pipelines"): jobs.run_pipeline,
+    ("GET", "jobs"): jobs.jobs,
+    ("POST", "jobs"): jobs.cancel_job,
+    ("GET", "progress"): jobs.progress,
     ("GET", "queries"): operations.queries,
     ("POST", "queries"): operations.end_query,
     ("GET", "events"): activity.events,

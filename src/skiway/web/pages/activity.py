@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any, Final
 
 from skiway.client.metastore import Event
@@ -13,18 +13,25 @@ from skiway.presentation.query_history import query_called, reasons, recent_quer
 from skiway.presentation.tables import picked
 from skiway.web.visits import Page, Visit, first_catalog, optional
 
-MAX_EVENTS: Final = 1000
+PART: Final = 1000
+MAX_EVENTS: Final = 20_000
+"""How far the page looks back for the changes of some days."""
 MAX_QUERIES: Final = 200
 DAYS: Final = {"1": 1, "7": 7, "": 0}
+WHEN: Final = {"": "any time", "today": "today", "yesterday": "yesterday", "1": "last 24 hours", "7": "last 7 days"}
 SLOW_MS: Final = {"": 0, "100": 100, "1000": 1000, "10000": 10_000}
 
 
 def events(visit: Visit) -> Page:
     """The newest changes, grouped by day and by what was done; those of one caller, kind or door, or with a text, if wanted."""
-    newest, _ = visit.lake.events.newest(MAX_EVENTS)
     wanted = {name: visit.query.get(name, "").strip() for name in ("q", "caller", "kind", "door")}
-    since = _since(visit)
-    found = [each for each in reversed(newest) if since is None or each.occurred_at >= since]
+    since, until = _span(visit)
+    newest, is_cut = _read(visit, since)
+    found = [
+        each
+        for each in reversed(newest)
+        if (since is None or each.occurred_at >= since) and (until is None or each.occurred_at < until)
+    ]
     known = visit.lake.search.with_ids(each.message.table_id or each.message.object_id for each in found)
     names = _names(visit)
     rows = [_event(each, known.get(each.message.table_id or each.message.object_id), names) for each in found]
@@ -32,19 +39,52 @@ def events(visit: Visit) -> Page:
     by_day = groupby(chosen, lambda each: each["at"].date().isoformat())
     data = {
         "days": [{"day": day, "changes": list(_grouped(list(same)))} for day, same in by_day],
-        "filters": {**wanted, "days": visit.query.get("days", "")},
+        "filters": {**wanted, "days": visit.query.get("days", ""), "on": visit.query.get("on", "")},
+        "when": WHEN,
         "choices": {name: sorted({each[name] for each in rows} - {""}) for name in ("caller", "kind", "door")},
         "found": len(chosen),
-        "is_cut": len(newest) == MAX_EVENTS,
+        "read": len(newest) if is_cut else None,
     }
     return Page("events.html", "Activity", data)
 
 
-def _since(visit: Visit) -> datetime | None:
-    days = DAYS.get(visit.query.get("days", ""))
-    if days is None:
+def _span(visit: Visit) -> tuple[datetime | None, datetime | None]:
+    """The time that the query string asks for, in UTC: `on` is a date, and `days` one of `WHEN`."""
+    days, on = visit.query.get("days", ""), visit.query.get("on", "")
+    if days not in WHEN:
+        message = "days is today, yesterday, 1 or 7: leave it out for all"
+        raise InvalidArgument(message, key="query.invalid", field="days")
+    today = visit.clients.clock().replace(hour=0, minute=0, second=0, microsecond=0)
+    if on:
+        try:
+            start = datetime.fromisoformat(on).replace(tzinfo=UTC)
+        except ValueError:
+            message = f"on is {on[:40]!r}: give a date such as {today:%Y-%m-%d}"
+            raise InvalidArgument(message, key="query.invalid", field="on") from None
+        return start, start + timedelta(days=1)
+    if days == "yesterday":
+        return today - timedelta(days=1), today
+    return (today if days == "today" else _since(visit, days)), None
+
+
+def _since(visit: Visit, days: str) -> datetime | None:
+    if days not in DAYS:
         raise InvalidArgument("days is 1 or 7: leave it out for all", key="query.invalid", field="days")
-    return datetime.now(UTC) - timedelta(days=days) if days else None
+    return visit.clients.clock() - timedelta(days=DAYS[days]) if DAYS[days] else None
+
+
+def _read(visit: Visit, since: datetime | None) -> tuple[list[Event], bool]:
+    """The newest events: a part of them, or all since a moment; and whether there are more that were not read."""
+    found, end = visit.lake.events.newest(PART)
+    start = (
+        found[0].sequence - 1 if found else max(0, end - PART)
+    )  # events that the visitor may not see have numbers, too
+    steps = MAX_EVENTS // PART if since is not None else 0
+    while since is not None and steps and start > 0 and not (found and found[0].occurred_at < since):
+        before, last = max(0, start - PART), start
+        found = [*takewhile(lambda each: each.sequence <= last, visit.lake.events(after=before)), *found]  # noqa: B023
+        start, steps = before, steps - 1
+    return found, start > 0 and (since is None or not (found and found[0].occurred_at < since))
 
 
 def _names(visit: Visit) -> dict[str, str]:
@@ -109,7 +149,7 @@ def history(visit: Visit) -> Page:
             text=wanted["q"],
             caller=wanted["caller"],
             kind=wanted["kind"],
-            since=_since(visit),
+            since=_since(visit, wanted["days"]),
             slower_than_ms=slower,
             limit=MAX_QUERIES,
         )

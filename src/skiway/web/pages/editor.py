@@ -21,6 +21,7 @@ from starlette.responses import Response
 from skiway.client import AirportClient
 from skiway.errors import InvalidArgument, SkiwayError, Unauthorized
 from skiway.foundation.resources import schema_name
+from skiway.metastore.records.names import BRANCH_MARK
 from skiway.presentation.query_history import query_called
 from skiway.presentation.results import TEXTS, first_rows, json_values, shown_rows, shown_type, with_texts
 from skiway.web.visits import Page, Visit, optional
@@ -41,7 +42,7 @@ _RUN: Final = re.compile(r"[0-9a-zA-Z-]{8,64}")
 
 def editor(visit: Visit) -> Page:
     """The editor and, if the address contains a query, its first rows. The address can be shared."""
-    catalogs = [each.name for each in visit.lake.catalogs()]
+    catalogs = list(_catalogs(visit))
     sql = visit.query.get("sql", "")
     catalog = visit.query.get("catalog") or next(iter(catalogs), "")
     data: dict[str, Any] = {"sql": sql, "catalog": catalog, "catalogs": catalogs, "result": None, "error": ""}
@@ -60,6 +61,14 @@ def editor(visit: Visit) -> Page:
         except SkiwayError as error:
             data |= {"error": error.message, "place": place_of(sql, error.message)}
     return Page("sql.html", "SQL", data, 400 if data["error"] else 200)
+
+
+def _catalogs(visit: Visit) -> Iterator[str]:
+    """The catalogs that queries can run in, each with its branches."""
+    for each in visit.lake.catalogs():
+        yield each.name
+        found, _ = optional(lambda name=each.name: visit.lake.branches(name))  # type: ignore[misc]
+        yield from (f"{each.name}{BRANCH_MARK}{branch.name}" for branch in found or ())
 
 
 def run(visit: Visit) -> Response:
@@ -232,10 +241,10 @@ def _objects(visit: Visit, text: str, catalog: str) -> list[dict[str, Any]]:
 
 
 def _written(path: tuple[str, ...], catalog: str) -> str:
-    """The name of a table in a query whose catalog is known."""
+    """The name of a table in a query whose catalog, or branch of it, is known."""
     from skiway.airport.wire.duckdb_sql import identifier
 
-    names = [*([] if path[0] == catalog else [path[0]]), schema_name(path[1:-1]), path[-1]]
+    names = [*([] if path[0] == catalog.partition(BRANCH_MARK)[0] else [path[0]]), schema_name(path[1:-1]), path[-1]]
     return ".".join(each if re.fullmatch(r"[a-z_][a-z0-9_]*", each) else identifier(each) for each in names)
 
 

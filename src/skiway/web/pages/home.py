@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ def home(visit: Visit) -> Page:
     data = {
         **summary,
         "changes": None if is_late else _changes(visit, newest),
-        "by_hour": _by_hour(newest),
+        "by_hour": _by_hour(visit, newest),
         "failing": failing or [],
         "failing_rules": rules or [],
         "broken": broken or [],
@@ -75,7 +75,7 @@ def _newest(visit: Visit) -> list[Event]:
         newest, _ = visit.lake.events.newest(MAX_EVENTS)
     except PermissionDenied:
         return []
-    since = datetime.now(UTC) - timedelta(days=1)
+    since = visit.clients.clock() - timedelta(days=1)
     return [each for each in reversed(newest) if each.occurred_at >= since and each.kind not in QUIET]
 
 
@@ -91,9 +91,9 @@ def _changes(visit: Visit, newest: Sequence[Event]) -> list[dict[str, Any]]:
     return [{**each, "count": count} for each, count in zip(shown, (counts[key] for key in firsts), strict=False)]
 
 
-def _by_hour(newest: Iterable[Event]) -> list[tuple[str, int]]:
+def _by_hour(visit: Visit, newest: Iterable[Event]) -> list[tuple[str, int]]:
     """How many changes each of the last 24 hours had."""
-    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    now = visit.clients.clock().replace(minute=0, second=0, microsecond=0)
     hours = [now - timedelta(hours=23 - number) for number in range(24)]
     counts = Counter(each.occurred_at.replace(minute=0, second=0, microsecond=0) for each in newest)
     return [(f"{hour:%H:%M}", counts[hour]) for hour in hours] if counts else []
@@ -111,7 +111,7 @@ def _stale(visit: Visit) -> Iterator[dict[str, Any]]:
     for job in next(iter(visit.lake.jobs(page_size=200).pages()), ()):
         if job.finished_at and job.state == "succeeded":
             finished.setdefault(job.message.connector_id.id, job.finished_at)
-    now = datetime.now(UTC)
+    now = visit.clients.clock()
     for connector in visit.lake.connectors():
         policy = connector.message.policy
         every = policy.interval.ToTimedelta() if policy.HasField("interval") else timedelta(0)
@@ -124,7 +124,7 @@ def _used(visit: Visit, tables: int) -> list[dict[str, Any]]:
     """The tables that were read most in the last days, with their reads by day."""
     if tables > MAX_COUNTED:
         return []
-    days = [datetime.now(UTC).date() - timedelta(days=DAYS - 1 - number) for number in range(DAYS)]
+    days = [visit.clients.clock().date() - timedelta(days=DAYS - 1 - number) for number in range(DAYS)]
     reads: dict[tuple[str, ...], Counter[date]] = {}
     for catalog in visit.lake.catalogs():
         rows = visit.airport(catalog.name).scan(

@@ -1,107 +1,21 @@
-"""How the lake is operated: connectors, pipelines, jobs, queries, events and webhooks; accounts, tokens, access, the audit log
-and settings.
-"""
+"""How the lake is operated: queries, webhooks, accounts, tokens, access, the audit log and settings."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
-import yaml
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response, StreamingResponse
-
-from skiway.client.metastore import Connector, Job, Pipeline, PlannedTable, Query
-from skiway.errors import InvalidArgument, SkiwayError
+from skiway.client.metastore import LakeObject, Query, dotted
+from skiway.client.metastore.governance import Policy
+from skiway.errors import InvalidArgument
 from skiway.foundation.resources import Resource
 from skiway.presentation.tables import picked
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, Visit, system_rows
 
 MAX_ROWS: Final = 100
-
-
-def connectors(visit: Visit) -> Page:
-    """All connectors, or one of them with its jobs."""
-    if not visit.names:
-        found = [_connector(each) for each in visit.lake.connectors()]
-        return Page("connectors.html", "Connectors", {"connectors": found})
-    connector = visit.lake.connectors.get(visit.name("connector"))
-    recent = list(islice(visit.lake.jobs(connector=connector.id, page_size=20), 20))
-    last = next((job_data(each) for each in recent if each.is_over), None)
-    data = {"connector": _connector(connector), "jobs": [job_data(each) for each in recent], "last": last}
-    return Page("connector.html", connector.name, data)
-
-
-def change_connector(visit: Visit) -> Redirect:
-    """Synchronize, pause or resume a connector."""
-    name, action = visit.name("connector"), visit.form.get("action", "")
-    match action:
-        case "sync":
-            return Redirect(path_to("jobs", visit.lake.connectors.sync(name).id))
-        case "pause" | "resume":
-            visit.lake.connectors.update(name, paused=action == "pause")
-            return Redirect(path_to("connectors", name))
-    raise InvalidArgument(f"{action[:40]!r} is not an action: use sync, pause or resume", key="form.invalid")
-
-
-def jobs(visit: Visit) -> Page:
-    """Recent jobs, or one of them with its progress."""
-    names = {each.id: each.name for each in (*visit.lake.connectors(), *visit.lake.pipelines())}
-    if not visit.names:
-        state = visit.query.get("state") or None
-        found = [job_data(each, names) for each in islice(visit.lake.jobs(state=state, page_size=MAX_ROWS), MAX_ROWS)]
-        return Page("jobs.html", "Jobs", {"jobs": found, "state": state or ""})
-    job = visit.lake.jobs.get(visit.name("job"))
-    return Page("job.html", f"Job {job.id}", {"job": job_data(job, names), "log": visit.lake.jobs.log(job)})
-
-
-PROGRESS_EVERY_S: Final = 0.5
-MAX_PROGRESS_S: Final = 600.0
-MAX_FOLLOWED: Final = 50
-"""How many pages may follow jobs at a time. More of them show the progress when they are loaded again."""
-
-
-def progress(visit: Visit) -> Response:
-    """Server-sent events: one whenever the progress of a job has changed, until the job is over. Each is read with the visitor's rights."""
-    job_id = visit.name("job")
-    first = job_data(visit.lake.jobs.get(job_id))
-
-    async def events() -> AsyncIterator[str]:
-        global _followed
-        if _followed >= MAX_FOLLOWED:
-            yield "retry: 30000\n\n"
-            return
-        _followed += 1
-        try:
-            known, until = first, time.monotonic() + MAX_PROGRESS_S
-            while not known["is_over"] and time.monotonic() < until:
-                await asyncio.sleep(PROGRESS_EVERY_S)
-                now = await run_in_threadpool(lambda: job_data(visit.lake.jobs.get(job_id)))
-                if now != known:
-                    yield f"data: {now['state']}\n\n"
-                known = now
-            if known["is_over"]:
-                yield f"data: {known['state']}\n\nevent: end\ndata: \n\n"
-        except SkiwayError:  # the visitor may not see the job any more, or the server ends
-            yield "event: end\ndata: \n\n"
-        finally:
-            _followed -= 1
-
-    return StreamingResponse(events(), media_type="text/event-stream")
-
-
-_followed = 0
-
-
-def cancel_job(visit: Visit) -> Redirect:
-    """Cancel a job."""
-    job = visit.lake.jobs.cancel(visit.name("job"))
-    return Redirect(path_to("jobs", job.id))
 
 
 def queries(visit: Visit) -> Page:
@@ -121,101 +35,9 @@ def settings(visit: Visit) -> Page:
     return Page("settings.html", "Settings", {"settings": system_rows(visit, "settings")})
 
 
-def job_data(job: Job, names: dict[Any, str] | None = None) -> dict[str, Any]:
-    """A job as pages show it. `names` are those of connectors and pipelines, by their ids."""
-    known = names or {}
-    return {
-        **picked(
-            job, "id", "state", "phase", "created_at", "started_at", "finished_at", "is_over", "done=fraction_done"
-        ),
-        **picked(job, "tables_done", "tables_total", "files_done", "files_total", "rows_done", "rows_total"),
-        **picked(job, "bytes_done", "bytes_total", "spark_ui", "tables_now", "errors", "damage"),
-        "connector": known.get(job.message.connector_id.id, ""),
-        "pipeline": known.get(job.message.pipeline.pipeline_id.id, ""),
-        "remaining_seconds": None if job.remaining is None else round(job.remaining.total_seconds()),
-        "message": job.message.message,
-    }
-
-
-def _connector(connector: Connector) -> dict[str, Any]:
-    policy = connector.message.policy
-    return {
-        **picked(connector, "name", "kind", "uri", "is_paused", "damage"),
-        "comment": connector.description or "",
-        "schedule": policy.interval.ToTimedelta().total_seconds() if policy.HasField("interval") else None,
-    }
-
-
 def _query(query: Query) -> dict[str, Any]:
     facts = picked(query, "id", "state", "kind", "caller", "created_at", "expires_at")
     return {**facts, "tables": len(query.snapshots)}
-
-
-RECENT_JOBS: Final = 200
-"""Among how many jobs those of a pipeline are searched."""
-
-SHOWN_JOBS: Final = 20
-
-
-def pipelines(visit: Visit) -> Page:
-    """All pipelines, or one of them with its tables and jobs."""
-    if not visit.names:
-        found = [_pipeline(each) for each in visit.lake.pipelines()]
-        return Page("pipelines.html", "Pipelines", {"pipelines": found})
-    pipeline = visit.lake.pipelines.get(visit.name("pipeline"))
-    planned, problem = list[PlannedTable](), pipeline.damage
-    if not problem:
-        try:
-            planned = visit.lake.pipelines.plan(pipeline.id)
-        except SkiwayError as error:
-            problem = error.message
-    recent = islice(visit.lake.jobs(page_size=RECENT_JOBS), RECENT_JOBS)
-    own = [each for each in recent if each.message.pipeline.pipeline_id.id == pipeline.id]
-    data = {
-        "pipeline": {**_pipeline(pipeline), "texts": dict(pipeline.files)},
-        "problem": problem,
-        "tables": [table_data(each, _catalog(pipeline)) for each in planned],
-        "layers": layers({each.table: each.reads for each in planned}),
-        "jobs": [job_data(each) for each in own[:SHOWN_JOBS]],
-    }
-    return Page("pipeline.html", pipeline.name, data)
-
-
-def run_pipeline(visit: Visit) -> Redirect:
-    """Start a run, and go to its job."""
-    name, action = visit.name("pipeline"), visit.form.get("action", "")
-    if action not in ("run", "refresh"):
-        raise InvalidArgument(f"{action[:40]!r} is not an action: use run or refresh", key="form.invalid")
-    return Redirect(path_to("jobs", visit.lake.pipelines.start(name, full=action == "refresh").id))
-
-
-def layers(reads: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """All tables of a graph in layers: each table is in a later one than those that it reads."""
-    depths: dict[str, int] = {}
-    for table, sources in reads.items():  # in the order of a run, so the depths of sources are known
-        for source in sources:
-            depths.setdefault(source, 0)
-        depths[table] = max((depths[each] + 1 for each in sources), default=0)
-    found: list[list[str]] = [[] for _ in range(max(depths.values(), default=-1) + 1)]
-    for table, depth in depths.items():
-        found[depth].append(table)
-    return found
-
-
-def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
-    return {**picked(pipeline, "name", "owner", "updated_at", "damage"), "files": list(pipeline.files)}
-
-
-def _catalog(pipeline: Pipeline) -> str:
-    """The catalog in `pipeline.yml`, which the server has checked."""
-    return str(yaml.safe_load(pipeline.files["pipeline.yml"])["catalog"])
-
-
-def table_data(planned: PlannedTable, catalog: str) -> dict[str, Any]:
-    """A table as the page shows it, with a link to its own page once it exists."""
-    link = path_to("tables", catalog, *planned.table.split(".")) if planned.last_action else ""
-    facts = picked(planned, "table", "action", "reason", "reads", "last_action", "refreshed_at")
-    return {**facts, "link": link, "columns": {column: list(sources) for column, sources in planned.columns.items()}}
 
 
 MAX_WEBHOOKS: Final = 50
@@ -288,7 +110,32 @@ def access(visit: Visit) -> Page:
 
 def policies(visit: Visit) -> Page:
     """All policies of the account."""
-    return Page("policies.html", "Policies", {"policies": list(map(asdict, visit.lake.policies()))})
+    found = list(visit.lake.policies())
+    known = visit.lake.search.with_ids(str(object_id) for each in found for _, object_id in each.objects)
+    return Page("policies.html", "Policies", {"policies": [_policy(each, known) for each in found]})
+
+
+def _policy(policy: Policy, known: Mapping[str, LakeObject]) -> dict[str, Any]:
+    """A policy with the names of its objects, and what the form for changing it contains; nothing if an object is not known."""
+    on = [dotted(known[str(each)].path) if str(each) in known else "" for _, each in policy.objects]
+    built_in = policy.mask in ("null", "hash", "partial")
+    rule = "row filter" if policy.mask is None else f"mask: {policy.mask}" if built_in else "mask with SQL"
+    form = {
+        **picked(policy, "name", "description"),
+        **{name: ", ".join(getattr(policy, name)) for name in ("columns", "tags")},
+        "to": ", ".join(policy.subjects),
+        "except": ", ".join(policy.exceptions),
+        "on": ", ".join(on),
+        "rule": rule,
+        "sql": policy.row_filter or ("" if built_in else policy.mask) or "",
+        "replace": "yes",
+    }
+    shown = {name: value for name, value in form.items() if value}
+    return {
+        **asdict(policy),
+        "on": [each or "(hidden)" for each in on],
+        "form": shown if all(on) and not policy.damage else {},
+    }
 
 
 def plain(visit: Visit, *, resource: Resource) -> Page:

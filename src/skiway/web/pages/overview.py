@@ -11,6 +11,7 @@ from skiway import __version__
 from skiway.client.metastore import Event, LakeObject, Rule
 from skiway.errors import NotFound, PermissionDenied
 from skiway.presentation.tables import picked, row_count
+from skiway.web.pages import branches
 from skiway.web.visits import WAIT_S, Page, Visit, incomplete_data, optional
 
 MAX_FAILING: Final = 20
@@ -96,6 +97,8 @@ def catalog(visit: Visit) -> Page:
     path = visit.names
     if not path:
         raise NotFound("the address names no catalog: choose one on the home page", key="catalog.unknown")
+    if visit.branch:
+        return branches.contents(visit)
     try:
         here = visit.lake.search.summary(path, wait_s=WAIT_S)
     except NotFound:
@@ -108,6 +111,7 @@ def catalog(visit: Visit) -> Page:
     data = {
         "path": list(path),
         "kind": here.object.kind if here.object else "",
+        "branch": None,
         "comment": here.object.comment if here.object else "",
         "namespaces": [{"path": list(below), "tables": tables} for below, _, tables in here.containers],
         "members": [

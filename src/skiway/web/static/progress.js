@@ -8,7 +8,9 @@ if (job) {
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("job");
     const shown = document.getElementById("job");
-    if (fresh && shown) shown.replaceChildren(...fresh.childNodes);
+    if (!fresh || !shown) return;
+    shown.replaceChildren(...fresh.childNodes);
+    shown.dispatchEvent(new CustomEvent("htmx:afterSettle", { bubbles: true })); // the new parts get their buttons
   });
   events.addEventListener("end", () => events.close());
 }

@@ -18,7 +18,7 @@ export function icon(name, kind = "") {
   return svg;
 }
 
-export const SYMBOLS = { catalog: "database", namespace: "folder", table: "table-2", view: "eye" };
+export const SYMBOLS = { catalog: "database", branch: "git-branch", namespace: "folder", table: "table-2", view: "eye" };
 const PAGES = { table: "tables", view: "views" };
 
 export function pathTo({ kind, path }) {

@@ -15,7 +15,7 @@ function kept() {
 
 const known = kept();
 const keyOf = (path) => JSON.stringify(path);
-const isContainer = (item) => item.kind === "catalog" || item.kind === "namespace";
+const isContainer = (item) => ["catalog", "branch", "namespace"].includes(item.kind);
 
 function keep() {
   try {
@@ -26,24 +26,28 @@ function keep() {
 }
 
 // Reads the members of a container, or more of them; returns whether they differ from those that are known.
-async function readMembers(path, from = 1) {
-  const answer = await fetch(["/tree", ...path.map(encodeURIComponent)].join("/") + `?from=${from}`);
+async function readMembers(path, from = "") {
+  const answer = await fetch(["/tree", ...path.map(encodeURIComponent)].join("/") + `?from=${encodeURIComponent(from)}`);
   if (!answer.ok) return false;
   const { items, next } = await answer.json();
   const before = known.members[keyOf(path)];
-  const all = from === 1 ? items : [...before.items, ...items];
-  if (from === 1 && before && keyOf(before.items.slice(0, items.length)) === keyOf(items) && (next || before.items.length === items.length)) return false;
+  const all = from === "" ? items : [...before.items, ...items];
+  if (!from && before && keyOf(before.items.slice(0, items.length)) === keyOf(items) && (next || before.items.length === items.length)) return false;
   known.members[keyOf(path)] = { items: all, next };
   keep();
   return true;
 }
 
 const current = JSON.parse(tree?.dataset.path || "[]");
+// The containers that the current object is in: on a branch, the catalog of the branch is one of them.
+const above = current.map((_, depth) => current.slice(0, depth + 1));
+if (current[0]?.includes("@")) above.unshift([current[0].slice(0, current[0].lastIndexOf("@"))]);
 
 function row(item, level) {
   const open = known.open.includes(keyOf(item.path));
   const link = element("a", { role: "treeitem", href: pathTo(item), tabindex: "-1", "aria-level": level, title: item.path.join(".") });
   link.append(isContainer(item) ? icon("chevron-right", "twist") : element("span", { class: "leaf" }), icon(SYMBOLS[item.kind]), element("span", {}, item.name));
+  if (item.kind === "branch") link.setAttribute("aria-label", `branch ${item.name}`);
   link.style.paddingLeft = `${0.25 + (level - 1) * 0.9}rem`; // scripts may set styles, attributes may not
   link.item = item;
   const entry = element("li", { role: "none" }, link);
@@ -144,7 +148,7 @@ const showMatches = latest(({ results }) => {
 });
 
 async function refresh() {
-  const paths = [[], ...current.map((_, depth) => current.slice(0, depth + 1)).slice(0, -1)];
+  const paths = [[], ...above.slice(0, -1)];
   const changed = await Promise.all(paths.map((path) => readMembers(path)));
   const [only, ...others] = known.members[keyOf([])]?.items ?? [];
   if (only && !others.length && !known.seen) {
@@ -159,8 +163,7 @@ async function refresh() {
 if (!tree) {
   sessionStorage.removeItem(KEPT); // of a visitor who has logged out
 } else {
-  for (const [depth] of current.entries()) {
-    const key = keyOf(current.slice(0, depth + 1));
+  for (const key of above.map(keyOf)) {
     if (!known.open.includes(key)) known.open.push(key);
   }
   draw();

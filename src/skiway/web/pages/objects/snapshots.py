@@ -13,7 +13,7 @@ from skiway.client.metastore import Snapshot, Table
 from skiway.errors import InvalidArgument
 from skiway.presentation.results import first_rows, shown_rows
 from skiway.presentation.tables import ColumnProfile, TableRecord, column_profiles, picked, schema_types
-from skiway.web.pages.rows import table_at
+from skiway.web.pages.objects.rows import table_at
 from skiway.web.visits import Visit, optional
 
 MAX_SNAPSHOTS: Final = 200
@@ -31,7 +31,7 @@ TOTALS: Final = {"Rows": "total-records", "Files": "total-data-files", "Bytes": 
 
 def timeline(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     """The snapshots with who made them. If the query string has `from` and `to`, their comparison, too."""
-    every = list(islice(visit.lake.snapshots(found), MAX_SNAPSHOTS))
+    every = list(islice(visit.there.snapshots(found), MAX_SNAPSHOTS))
     current, callers = record.snapshot_id, _callers(visit, found)
     names, _ = optional(lambda: _names(visit))
     known = {str(each.id): each for each in every}
@@ -98,7 +98,7 @@ def _row_counts(visit: Visit, found: Table, every: Sequence[Snapshot]) -> list[d
     figures = [_figure(each, "total-records") for each in reversed(every)]
     if any(each["value"] is not None for each in figures):
         return figures
-    profiled, _ = optional(lambda: {each.snapshot_id: each.row_count for each in visit.lake.statistics.history(found)})
+    profiled, _ = optional(lambda: {each.snapshot_id: each.row_count for each in visit.there.statistics.history(found)})
     return [{**each, "value": (profiled or {}).get(each["snapshot_id"])} for each in figures]
 
 
@@ -107,7 +107,7 @@ def _totals(visit: Visit, found: Table, snapshot: Snapshot) -> dict[str, int | N
     totals = {name: _number(snapshot.summary, key) for name, key in TOTALS.items()}
     if any(each is not None for each in totals.values()):
         return totals
-    stats, _ = optional(lambda: visit.lake.statistics.find(found, snapshot.id))
+    stats, _ = optional(lambda: visit.there.statistics.find(found, snapshot.id))
     return (
         totals
         if stats is None
@@ -143,7 +143,7 @@ def _compared(visit: Visit, found: Table, record: TableRecord, first: Snapshot, 
 
 
 def _profiles(visit: Visit, record: TableRecord, snapshot: Snapshot) -> list[ColumnProfile]:
-    return list(column_profiles(visit.lake, record, snapshot.id))
+    return list(column_profiles(visit.there, record, snapshot.id))
 
 
 def _facts(profile: ColumnProfile | None) -> dict[str, Any]:

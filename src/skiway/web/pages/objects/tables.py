@@ -27,11 +27,11 @@ from skiway.presentation.tables import (
     top_level,
     top_values_data,
 )
-from skiway.web.pages.lineage import lineage
+from skiway.web.pages.objects.lineage import lineage
+from skiway.web.pages.objects.rows import preview
+from skiway.web.pages.objects.sharing import access, connect
+from skiway.web.pages.objects.snapshots import timeline
 from skiway.web.pages.overview import rule_data
-from skiway.web.pages.rows import preview
-from skiway.web.pages.sharing import access, connect
-from skiway.web.pages.snapshots import timeline
 from skiway.web.rendering import path_to
 from skiway.web.visits import Page, Redirect, TablePath, Visit, optional
 
@@ -86,17 +86,18 @@ MAX_PROFILES: Final = 50
 def table(visit: Visit) -> Page:
     """A table. The parameter `tab` chooses the tab, and `at` a snapshot; without it, the page shows the current one."""
     visit.table_path()  # raises for other addresses
-    tab = visit.query.get("tab", "columns")
-    if tab not in TABS:
-        raise NotFound(f"tables have no tab {tab[:40]!r}: choose {', '.join(TABS)}", key="page.unknown")
+    tab, tabs = visit.query.get("tab", "columns"), ON_BRANCH if visit.branch else tuple(TABS)
+    if tab not in tabs:
+        raise NotFound(f"tables have no tab {tab[:40]!r}: choose {', '.join(tabs)}", key="page.unknown")
     name, read = TABS[tab]
-    found = visit.lake.tables.get(visit.names, at=visit.at)
+    found = visit.there.tables.get(visit.names, at=visit.at)
     record = TableRecord.of(found, _connectors(visit, found), name=dotted((*visit.names[:-1], found.name)))
-    stats, damage = (None, "") if visit.at is None else optional(lambda: visit.lake.statistics.find(found, visit.at))
+    stats, damage = (None, "") if visit.at is None else optional(lambda: visit.there.statistics.find(found, visit.at))
     data = {
         "path": list(visit.names),
         **picked(record, "name", "format", "origin", "location", "properties", "created_at", "updated_at", "problem"),
         "comment": record.description or "",
+        "owner": record.properties.get("owner", ""),
         "rows": row_count(stats.row_count, is_bound=stats.row_count_is_bound) if stats else record.rows,
         "rows_are_bound": stats.row_count_is_bound if stats else record.rows_are_bound,
         "data_files": stats.data_file_count if stats else record.data_files,
@@ -105,8 +106,9 @@ def table(visit: Visit) -> Page:
         "at": visit.at,
         "damage": record.damage or damage,
         "column_names": [column.name for column in record.columns],
+        "branch": visit.branch,
         "tab": tab,
-        "tabs": list(TABS),
+        "tabs": list(tabs),
         name: read(visit, found, record),
     }
     return Page("table.html", record.name, data)
@@ -121,7 +123,7 @@ def _connectors(visit: Visit, found: Table) -> Mapping[str, str]:
 
 
 def _columns(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
-    profiles, reason = optional(lambda: {each.name: each for each in column_profiles(visit.lake, record, visit.at)})
+    profiles, reason = optional(lambda: {each.name: each for each in column_profiles(visit.there, record, visit.at)})
     before, _ = optional(lambda: _profiles_before(visit, found, record)) if profiles else ({}, "")
     tags, _ = optional(lambda: visit.lake.policies.tags(found))
     comments, nested = column_comments(found), nested_types(found.schema_json)
@@ -168,7 +170,7 @@ def _detail(visit: Visit, found: Table, profile: ColumnProfile | None) -> dict[s
         return {"quantiles": {}, "marks": {}, "history": []}
     quantiles = {QUANTILES[share]: value for share, value in profile.quantiles.items() if share in QUANTILES}
     places = {share: numeric_position(value) for share, value in quantiles.items()}
-    known, _ = optional(lambda: list(islice(visit.lake.statistics.history(found), MAX_PROFILES)))
+    known, _ = optional(lambda: list(islice(visit.there.statistics.history(found), MAX_PROFILES)))
     history = [
         _in_snapshot(snapshot, ColumnProfile.of(each, profile.type))
         for snapshot in reversed(known or ())
@@ -181,12 +183,12 @@ def _detail(visit: Visit, found: Table, profile: ColumnProfile | None) -> dict[s
 
 def _profiles_before(visit: Visit, found: Table, record: TableRecord) -> dict[str, ColumnProfile]:
     """The profiles in the previous snapshot, to show what changed."""
-    parent = visit.lake.snapshots.get(found, visit.at).parent_id
-    return {} if parent is None else {each.name: each for each in column_profiles(visit.lake, record, parent)}
+    parent = visit.there.snapshots.get(found, visit.at).parent_id
+    return {} if parent is None else {each.name: each for each in column_profiles(visit.there, record, parent)}
 
 
 def _files(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:  # noqa: ARG001
-    files = islice(visit.lake.statistics.files(found, visit.at, page_size=MAX_FILES), MAX_FILES)
+    files = islice(visit.there.statistics.files(found, visit.at, page_size=MAX_FILES), MAX_FILES)
     names = ("path=file_path", "format=file_format", "rows=row_count", "size_bytes", "partition=partition_data_json")
     return {"files": [picked(file, *names) for file in files], "limit": MAX_FILES}
 
@@ -226,7 +228,7 @@ def _health(visit: Visit, table: Table, record: TableRecord) -> dict[str, Any]:
 
 def _statistics(visit: Visit, found: Table, record: TableRecord) -> dict[str, Any]:
     """How the statistics of each column changed from profile to profile."""
-    known, reason = optional(lambda: list(islice(visit.lake.statistics.history(found), MAX_PROFILES)))
+    known, reason = optional(lambda: list(islice(visit.there.statistics.history(found), MAX_PROFILES)))
     columns: dict[str, list[dict[str, Any]]] = {}
     for snapshot in reversed(known or ()):
         for each in snapshot.columns:
@@ -271,3 +273,6 @@ TABS: Final[Mapping[str, tuple[str, Callable[[Visit, Table, TableRecord], dict[s
     "connect": ("connect", lambda visit, *_: connect(visit)),
 }
 """The tabs: the name of what each shows in the data of the page, and what returns it."""
+
+ON_BRANCH: Final = ("columns", "rows", "snapshots", "lineage", "files", "connect")
+"""The tabs on a branch of the lake. The others tell about main: rights, for example, are always those of main."""

@@ -8,9 +8,9 @@ from typing import Any, Final
 from skiway.client.metastore import View, dotted
 from skiway.errors import NotFound
 from skiway.presentation.tables import picked
-from skiway.web.pages.lineage import lineage
-from skiway.web.pages.rows import preview
-from skiway.web.pages.sharing import access, connect
+from skiway.web.pages.objects.lineage import lineage
+from skiway.web.pages.objects.rows import preview
+from skiway.web.pages.objects.sharing import access, connect
 from skiway.web.visits import Page, Visit
 
 
@@ -18,10 +18,10 @@ def view(visit: Visit) -> Page:
     """A view. The parameter `tab` chooses the tab."""
     if len(visit.names) < 3:
         raise NotFound("the address of a view names a catalog, a namespace and the view", key="page.unknown")
-    tab = visit.query.get("tab", "overview")
-    if tab not in TABS:
-        raise NotFound(f"views have no tab {tab[:40]!r}: choose {', '.join(TABS)}", key="page.unknown")
-    found = visit.lake.views.get(visit.names)
+    tab, tabs = visit.query.get("tab", "overview"), [each for each in TABS if not (visit.branch and each == "access")]
+    if tab not in tabs:
+        raise NotFound(f"views have no tab {tab[:40]!r}: choose {', '.join(tabs)}", key="page.unknown")
+    found = visit.there.views.get(visit.names)
     columns = [{"name": each.name, "type": each.logical_type} for each in found.message.output_columns]
     data = {
         "path": list(visit.names),
@@ -31,8 +31,9 @@ def view(visit: Visit) -> Page:
         "definer": found.message.definer.subject,
         "columns": columns,
         "column_names": [each["name"] for each in columns],
+        "branch": visit.branch,
         "tab": tab,
-        "tabs": list(TABS),
+        "tabs": tabs,
         "at": None,
         **TABS[tab](visit, found),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -77,6 +78,7 @@ def connect(visit: Visit) -> dict[str, Any]:
     """Snippets to copy, which read the table or view."""
     path, location = visit.table_path(), visit.clients.location()
     catalog, schema, table = path.catalog, path.schema, path.name
+    alias = re.sub(r"\W", "_", catalog)
     token = ', token="<your token>"' if visit.visitor.token else ""
     name = ".".join(map(identifier, (catalog, schema, table)))
     secret = [secret_statement(location, None)] if token else []
@@ -84,8 +86,8 @@ def connect(visit: Visit) -> dict[str, Any]:
     rest = {"type": "rest", "uri": f"{visit.origin}/iceberg", "warehouse": catalog}
     rest |= {"token": "<your token>"} if token else {}
     spark = [
-        f"spark.sql.catalog.{catalog}=org.apache.iceberg.spark.SparkCatalog",
-        *(f"spark.sql.catalog.{catalog}.{key}={value}" for key, value in rest.items()),
+        f"spark.sql.catalog.{alias}=org.apache.iceberg.spark.SparkCatalog",
+        *(f"spark.sql.catalog.{alias}.{key}={value}" for key, value in rest.items()),
     ]
     python = (
         "from skiway.client import AirportClient\n\n"
