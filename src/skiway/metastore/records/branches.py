@@ -187,13 +187,14 @@ class BranchPointers(PointerStore):
         rest = iter(found)
         while batch := list(islice(rest, self.max_batch - 1)):
             puts = [Put(self._prefix + each.key, f"1 {each.blob_uri}", expect=ABSENT) for each in batch]
-            try:
-                self.inner.apply([Check(mark, expect=ABSENT), *puts])
-            except Conflict:
-                if self.inner.get(mark) is not None:
-                    return
-                missing = [each for each in puts if self.inner.get(each.key) is None]
-                self.inner.apply([Check(mark, expect=ABSENT), *missing])
+            while puts:
+                try:
+                    self.inner.apply([Check(mark, expect=ABSENT), *puts])
+                    break
+                except Conflict:
+                    if self.inner.get(mark) is not None:
+                        return
+                    puts = [each for each in puts if self.inner.get(each.key) is None]
 
     def finish_adoption(self, table_id: str) -> None:
         """Record that the snapshots of a table were adopted."""
