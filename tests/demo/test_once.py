@@ -112,6 +112,13 @@ def test_derived_tables_match_the_tickets(served: Serving, home: Path) -> None:
     ]
 
 
+def test_the_crews_are_planned_on_a_branch(served: Serving) -> None:
+    with AirportClient(served.location(), "lake") as db:
+        found = db.call("skiway.diff_rows", "next_winter", "planning.crews", named={"key": ["night_of", "resort"]})
+        rows = found.read_all().to_pylist()
+    assert {(each["change"], each["note"] is None) for each in rows} == {("before", True), ("after", False)}
+
+
 @pytest.mark.full
 def test_uninterrupted_first_start_has_the_same_results(made: tuple[Path, str], tmp_path: Path) -> None:
     run = demo(tmp_path / "home", "--once")

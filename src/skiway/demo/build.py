@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skiway.client import AirportClient, Metastore
+from skiway.client import AirportClient, Metastore, col
 from skiway.demo import dataset
 from skiway.demo.dataset import PRICES, PRICES_RAISED, Winter
 from skiway.demo.home import DemoHome
@@ -217,6 +217,9 @@ def derive(lake: Metastore, *, timeout_s: float) -> str:
 
 CATALOG: Final = "lake"
 CREWS: Final = ("planning", "crews")
+MOST_GROOMERS: Final = 6
+BRANCH: Final = f"{CATALOG}@next_winter"
+"""A branch of the lake where the crews are planned, for users to compare and merge."""
 TIMEOUT_S: Final = 600.0
 
 TABLES: Final = [
@@ -270,6 +273,9 @@ def make(home: DemoHome, *, rpc: str, airport: str, watcher: Watcher) -> None:
                 found.append(f"{rows:,} rows")
     with _part(managed, ".".join(CREWS), watcher) as found:
         found.append(f"{_managed(airport):,} rows")
+        with Metastore(rpc, timeout_s=TIMEOUT_S) as lake:
+            _branched(lake, airport)
+        found.append(f"and branch {BRANCH}")
     with _part(derived, PIPELINE, watcher) as found, Metastore(rpc, timeout_s=TIMEOUT_S) as lake:
         if _has_spark():
             found.append(_derived(lake))
@@ -352,6 +358,15 @@ def _derived(lake: Metastore) -> str:
     with suppress(AlreadyExists):
         lake.namespaces.create(f"{CATALOG}.{PIPELINE}", description="tables of the pipeline reports")
     return derive(lake, timeout_s=TIMEOUT_S)
+
+
+def _branched(lake: Metastore, airport: str) -> None:
+    """Create the branch unless it exists, and change something on it."""
+    with suppress(AlreadyExists):
+        lake.branches.create(BRANCH, description="the crews of next winter, until they are decided")
+    if lake.branches.get(BRANCH).state == "open" and not lake.branches.diff(BRANCH):
+        with AirportClient(airport, BRANCH) as db:
+            db.update(CREWS, {"note": "one groomer is on holiday"}, where=col("groomers") > MOST_GROOMERS)
 
 
 def _managed(airport: str) -> int:

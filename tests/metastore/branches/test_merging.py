@@ -16,6 +16,7 @@ from metastore.races import meanwhile
 from metastore.resource_factory import ResourceFactory
 from skiway.errors import Conflict, PreconditionFailed
 from skiway.metastore import branches, events
+from skiway.metastore.resources import snapshots
 from skiway.model import v1
 from skiway.storage import Check, Operation, PointerStore, Stores
 
@@ -62,6 +63,19 @@ class MortalPointers(PointerStore):
 
     def _purge(self, *given: Any, **named: Any) -> Any:
         return self.inner._purge(*given, **named)
+
+
+class OvertakenPointers(MortalPointers):
+    """Pointers of a process that is overtaken: before its writes, others make those of a list, one after another."""
+
+    def __init__(self, inner: PointerStore, others: list[Callable[[Sequence[Operation]], object]]) -> None:
+        super().__init__(inner, 0, after=False)
+        self.others = others
+
+    def _apply(self, batch: Sequence[Operation]) -> None:
+        if self.others and any("/adopted/" in each.key for each in batch):
+            self.others.pop(0)(batch)
+        super()._apply(batch)
 
 
 @pytest.fixture
@@ -279,3 +293,22 @@ def test_branches_begin_with_one_state_of_several_tables(world: World) -> None:
     meanwhile(world.factory, "/accounts/a1/branches/by-id/", lambda: world.rename("a.kept", "a.moved"))
     world.branch("dev")
     assert sorted(world.contents("dev")) == sorted(world.contents())
+
+
+def test_processes_that_first_use_a_table_of_a_branch_at_once_do_not_disturb_each_other(world: World) -> None:
+    world.branch("dev")
+    home, pointers = world.factory.home, world.factory.stores.pointers
+    table_id = world.table("a.kept").resource_id.id
+
+    def begin(batch: Sequence[Operation]) -> None:
+        pointers.apply([each for each in batch if not isinstance(each, Check)][:1])
+
+    def end(_: Sequence[Operation]) -> None:
+        assert snapshots.current(world.realm("dev"), table_id) is not None
+
+    overtaken = OvertakenPointers(pointers, [begin, end])
+    late = world.realm("dev", of=replace(home, stores=Stores(overtaken, home.stores.blobs)))
+    found = snapshots.current(late, table_id)
+    assert overtaken.others == []
+    assert found is not None
+    assert found.value == snapshots.current(world.realm("dev"), table_id).value  # type: ignore[union-attr]

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from metastore import upstreams
 from metastore.branches.world import World
 from metastore.resource_factory import ResourceFactory, mask
 from skiway.errors import InvalidArgument, PermissionDenied, PreconditionFailed, SkiwayError
 from skiway.formats.iceberg.changes.commits import append
 from skiway.formats.iceberg.types import iceberg_schema
 from skiway.formats.iceberg.writing.data_files import DataFileWriter
-from skiway.metastore import Realm, branches, catalogs, events, managed, quality
+from skiway.metastore import Realm, branches, catalogs, events, managed, quality, statistics
 from skiway.metastore.managed.states import open_current
 from skiway.metastore.quality import rows as quality_rows
 from skiway.metastore.reconcile.outcomes import Control
@@ -112,6 +113,19 @@ def test_maintenance_changes_no_contents_and_goes_on(world: World) -> None:
         run_task(world.factory.home, world.warehouse, table_id, task, Control(), job=None)  # type: ignore[arg-type]
     assert len(world.load("a.t").metadata.snapshots) == 1
     assert world.rows("a.t") == [1, 2, 3]
+
+
+def test_mirrored_tables_of_a_protected_catalog_follow_their_sources(world: World, tmp_path: Path) -> None:
+    factory = world.factory
+    source = upstreams.connector(factory, str(upstreams.parquet(tmp_path / "source", "rows", x=[1])))
+    protect(world)
+    for values in ([1], [1, 2, 3]):
+        upstreams.parquet(tmp_path / "source", "rows", x=values)
+        assert upstreams.run(factory, source).failures == {}
+        (table,) = (each for name, each in upstreams.mirrored(factory).items() if name.endswith("rows"))
+        current = upstreams.snapshots_of(factory, table)[0].snapshot_id
+        files = statistics.file_statistics(factory.home, table.resource_id.id, current)
+        assert files["row_count"].to_pylist() == [len(values)]
 
 
 def test_only_mergers_merge(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Barrier, Event
 
 import pytest
@@ -12,7 +13,7 @@ from sqlalchemy import event
 
 import scope
 from skiway.errors import Conflict
-from skiway.storage import ABSENT, Check, Pointer, Put
+from skiway.storage import ABSENT, Check, Pointer, PointerStore, Put
 from skiway.storage.pointers.sqlite import SqlitePointerStore
 from storage import writers
 from storage.homes import pointer_home
@@ -107,6 +108,32 @@ def test_batches_that_check_each_others_absence_do_not_both_succeed(shared_home)
 
             assert sum(pool.map(claim, (one, two), (left, right), (right, left))) == 1
             assert one.count(f"/{number}/") == 1
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_large_batches_and_writers_of_their_keys_do_not_both_succeed(kind, tmp_path, server):
+    """A large batch of a merge that was planned before a commit to one of its tables fails, and the other way round."""
+    home = pointer_home(kind, tmp_path, server)
+    keys = [f"/large/{number:04d}" for number in range(1200)]
+    with home.pointers() as one, home.pointers() as other:
+        one.apply([Put(key, "0", expect=ABSENT) for key in keys], large=True)
+
+        def move(store: PointerStore, chosen: list[str], wins: int) -> Counter[str]:
+            won = Counter[str]()
+            while won[chosen[0]] < wins:
+                found = {each.key: each.version for each in store.scan("/large/")}
+                batch = [Put(key, "moved", expect=found[key]) for key in chosen]
+                with suppress(Conflict):
+                    store.apply(batch, large=True)
+                    won.update(chosen)
+            return won
+
+        with ThreadPoolExecutor(4) as pool:
+            jobs = [pool.submit(move, store, keys, 2) for store in (one, other)]
+            jobs += [pool.submit(move, store, keys[7:8], 20) for store in (one, other)]
+            won = sum((job.result() for job in jobs), Counter[str]())
+        assert {each.key: each.version - 1 for each in one.scan("/large/")} == {key: won[key] for key in keys}
+        assert (won[keys[0]], won[keys[7]]) == (4, 44)
 
 
 def test_batches_with_keys_in_opposite_order_do_not_deadlock(shared_home):

