@@ -16,19 +16,18 @@ from spark_jobs.test_sync_server import PATIENCE_S
 
 pytestmark = SPARK
 
-PAGE = (Path(__file__).parents[2] / "docs" / "ingest.md").read_text()
-SECTION = PAGE.partition("## Changes of PostgreSQL")[2].partition("\n## ")[0]
+PAGE = (Path(__file__).parents[2] / "docs" / "postgres-changes.md").read_text()
 
 
 @pytest.mark.timeout(900)
 def test_the_tutorial_is_true(server_with_spark: Server, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    for name, body in re.findall(r"```(?:yaml|sql)\n(?:#|--) (\S+)\n(.*?)```", SECTION, re.DOTALL):
+    for name, body in re.findall(r"```(?:yaml|sql)\n(?:#|--) (\S+)\n(.*?)```", PAGE, re.DOTALL):
         (folder / name).write_text(body)
     secret = tmp_path / "password.txt"
     secret.write_text(PASSWORD)
-    (block,) = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
+    (block,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     commands = block.splitlines()
     assert len(commands) <= 5
     with running_postgres_with_a_log() as postgres:
