@@ -16,7 +16,7 @@ from spark_jobs.test_sync_server import PATIENCE_S
 
 pytestmark = SPARK
 
-PAGE = (Path(__file__).parents[2] / "docs" / "change-capture.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "postgres-changes.md").read_text()
 
 
 @pytest.mark.timeout(900)

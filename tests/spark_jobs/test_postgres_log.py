@@ -84,6 +84,9 @@ def test_copy_follows_inserts_updates_deletes_changed_keys_and_truncation(copy: 
     )
     assert copy.load()
     assert copy.rows() == copy.source_rows()
+    copy.run("INSERT INTO $t VALUES (500, 'gone', NULL)", "DELETE FROM $t WHERE id IN (1, 500)")
+    assert copy.load()
+    assert copy.rows() == copy.source_rows()
     copy.run("INSERT INTO $t VALUES (7, 'before', NULL)", "TRUNCATE $t", "INSERT INTO $t VALUES (8, 'after', NULL)")
     assert copy.load()
     assert copy.rows() == copy.source_rows() == [(8, "after", None)]
