@@ -66,7 +66,7 @@ test: setup  ## run the tests, without those in tests/slow_tests.txt
 
 test-web: setup  ## test the explorer in Chromium (installs Debian's package if there is none); screenshots are in .cache/screenshots
 	@scripts/install_chromium.sh
-	SKIWAY_WEB=1 SKIWAY_SCREENSHOTS=.cache/screenshots $(BIN)/pytest -n 2 --override-ini testpaths=tests/browser $(ARGS)
+	SKIWAY_TESTS=$${SKIWAY_TESTS:-all} SKIWAY_WEB=1 SKIWAY_SCREENSHOTS=.cache/screenshots $(BIN)/pytest -n 2 --override-ini testpaths=tests/browser $(ARGS)
 
 docs-images: setup  ## take the pictures of the documentation again, in Chromium
 	@scripts/install_chromium.sh

@@ -21,7 +21,7 @@ SLOW_TESTS = frozenset(
     for line in (Path(__file__).parent / "slow_tests.txt").read_text().splitlines()
     if line and not line.startswith("#")
 )
-"""Tests that take more than 0.35 s of CPU time, measured by `cpu_times`."""
+"""Tests that take long, as measured by `cpu_times`, and those that add little to quicker ones."""
 
 FAULTS = os.environ.get("SKIWAY_FAULTS") == "all"
 """A fault at every step: `make faults`."""

@@ -62,6 +62,7 @@ DARK: Final = ("home", "jobs-failed_job", "tables-lake-sales-people-tab-columns"
 """Pages that are always checked in dark colors, too: together they have every color."""
 PHONES: Final = ("tokens", "catalogs-lake")
 """Pages that are always checked on a phone, too: one of each layout of tables."""
+ALWAYS: Final = {*DARK, *PHONES, "history", "policies"}
 
 
 DATA = {"complete", "progress", "results", "run", "tree"}
@@ -73,9 +74,12 @@ def test_all_pages_are_in_the_list() -> None:
     assert {kind for method, kind in PAGES if method == "GET"} - visited == DATA
 
 
-@pytest.mark.parametrize("path", PATHS)
+def _name(path: str) -> str:
+    return re.sub(r"\W+", "-", path.partition("&sql")[0]).strip("-") or "home"
+
+
+@pytest.mark.parametrize("path", scope.sample(PATHS, every=8, keep=lambda path: _name(path) in ALWAYS))
 def test_page(context: BrowserContext, lake: Lake, path: str) -> None:
-    name = re.sub(r"\W+", "-", path.partition("&sql")[0]).strip("-") or "home"
     with watched(context, lake.address) as opened:
         page = opened.page
         answer = page.goto(
@@ -83,7 +87,7 @@ def test_page(context: BrowserContext, lake: Lake, path: str) -> None:
         )
         assert answer is not None
         assert answer.status == 200
-        _check(page, name)
+        _check(page, _name(path))
 
 
 @pytest.mark.parametrize("path", ["/login", "/tables/lake/sales/none"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import io
 import os
 import platform
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -18,7 +20,13 @@ import pytest
 from skiway.airport import CatalogBuilder, Limits, ScanOptions, Server
 from skiway.client import AirportClient
 from skiway.errors import LimitExceeded
-from skiway.foundation.memory_budget import MemoryBudget, arrow_bytes, available_bytes, resident_bytes
+from skiway.foundation.memory_budget import (
+    MemoryBudget,
+    arrow_bytes,
+    available_bytes,
+    collect_and_release,
+    resident_bytes,
+)
 
 MIB = 1 << 20
 
@@ -155,3 +163,49 @@ def test_freed_memory_between_used_blocks_is_returned_to_the_system() -> None:
     command = [sys.executable, "-c", FRAGMENTS]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert int(ended.stdout) > 60
+
+
+class Node:
+    """An object that refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_cyclic_garbage_is_returned_however_old_it_is() -> None:
+    node = Node()
+    gc.collect()  # it is an old object now
+    weak = weakref.ref(node)
+    gc.disable()
+    try:
+        del node
+        assert weak() is not None
+        collect_and_release()
+        assert weak() is None
+    finally:
+        gc.enable()
+
+
+ARENAS = """
+import ctypes, threading
+from skiway.cli.options import prepare_memory
+prepare_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.argtypes, libc.fopen.restype = [ctypes.c_size_t], ctypes.c_void_p
+ready = threading.Barrier(17)
+def allocate():
+    libc.malloc(1000)
+    ready.wait(100)
+threads = [threading.Thread(target=allocate) for _ in range(16)]
+for thread in threads:
+    thread.start()
+ready.wait(100)
+libc.malloc_info(0, ctypes.c_void_p(out := libc.fopen(b"/dev/stdout", b"w")))
+libc.fclose(ctypes.c_void_p(out))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have no arenas")
+def test_a_server_has_as_many_arenas_as_cores() -> None:
+    ended = subprocess.run([sys.executable, "-c", ARENAS], capture_output=True, text=True, check=True)
+    assert 1 <= ended.stdout.count("<heap nr=") <= (os.cpu_count() or 1)

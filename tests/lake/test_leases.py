@@ -18,6 +18,7 @@ from skiway.airport.wire.protocol import TransactionState
 from skiway.client import AirportClient
 from skiway.client.airport.calls import Calls as AirportCalls
 from skiway.errors import Cancelled, Conflict, InvalidArgument, NotFound, PreconditionFailed, Unavailable
+from skiway.lake import transactions as lake_transactions
 from skiway.lake.transactions import Statements, TransactionLeases, _Use
 from skiway.metastore import PLATFORM, directory, gc, managed, queries
 from skiway.metastore.queries import QueryRules, TransactionUse, use_in_transaction
@@ -90,6 +91,17 @@ def test_second_statement_makes_the_transaction_visible(lake: Lake, db: AirportC
     }
     assert row["started_at"] <= row["last_used_at"] < row["expires_at"]
     assert row["expires_at"] - row["started_at"] == timedelta(hours=1)
+
+
+def test_second_statement_after_a_pause_makes_the_transaction_visible(
+    lake: Lake, db: AirportClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_transactions, "RECENT", timedelta(0))  # other statements let the server forget this one
+    with lake.client() as other, db.transaction() as transaction:
+        db.count("s.a")
+        assert other.count("s.a") == 1
+        db.count("s.b")
+        assert transaction.id in [row["query_id"] for row in listed(other)]
 
 
 def test_end_of_a_transaction_releases_its_snapshots(lake: Lake, db: AirportClient) -> None:

@@ -11,7 +11,7 @@ import pytest
 from skiway.airport import Request, TransactionStatus
 from skiway.errors import PreconditionFailed
 from skiway.lake import transactions as lake_transactions
-from skiway.lake.transactions import LakeTransactions
+from skiway.lake.transactions import RECENT, LakeTransactions, Remembered
 from skiway.metastore.transactions.staged_writes import NewWrite, TransactionState
 
 START = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -193,3 +193,51 @@ def test_calls_of_duckdb_look_nothing_up(bench: Bench, monkeypatch: pytest.Monke
     monkeypatch.setattr(lake_transactions, "current_request", lambda: Request(transaction_id=unit))
     bench.of.check()
     assert bench.staged.calls == []
+
+
+class TestRemembered:
+    """What a server keeps in memory about transactions that nobody ends."""
+
+    def test_transactions_are_forgotten_two_minutes_after_their_last_call(self) -> None:
+        now = [0.0]
+        remembered = Remembered[str](10, is_needed=lambda value: value == "written", clock=lambda: now[0])
+        for name, value in (("idle", "read"), ("changed", "written"), ("busy", "read")):
+            remembered.add(name, value)
+        now[0] = RECENT.total_seconds()
+        assert remembered.get("busy") == "read"
+        now[0] += 1
+        remembered.add("new", "read")
+        assert [remembered.get(name) for name in ("idle", "changed", "busy", "new")] == [
+            None,
+            "written",
+            "read",
+            "read",
+        ]
+        assert len(remembered) == 3
+
+    def test_number_of_transactions_is_limited(self) -> None:
+        remembered = Remembered[int](3, is_needed=bool, clock=lambda: 0.0)
+        for number in range(12):
+            remembered.add(str(number), number % 2)
+        found = [number for number in range(12) if remembered.get(str(number)) is not None]
+        assert found == [3, 5, 7, 9, 10, 11]
+        assert len(remembered) == 6
+
+    def test_transaction_can_be_ended(self) -> None:
+        remembered = Remembered[int](1, is_needed=bool, clock=lambda: 0.0)
+        for name in ("older", "newer"):
+            remembered.add(name, 1)
+        assert [remembered.pop(name) for name in ("older", "newer", "older")] == [1, 1, None]
+        assert len(remembered) == 0
+
+
+def test_forgotten_transaction_reads_as_of_its_begin_and_what_it_has_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_transactions, "RECENT", timedelta(0))
+    reader, writer = bench.of.begin(), bench.of.begin()
+    assert bench.pin(reader, 1) == 1
+    bench.of.repin(writer, "t", 7)
+    bench.of.begin()
+    assert bench.pin(reader, 2) == 2, "it was found again, as of the begin"
+    assert bench.pin(writer, 2) == 7

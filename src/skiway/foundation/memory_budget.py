@@ -7,6 +7,7 @@ nothing could free memory otherwise.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -62,6 +63,12 @@ def _arrays(of: pa.DataType) -> int:
 def release_unused() -> None:
     """Return memory to the system that was freed. The allocator of the C library keeps it otherwise, for each of its arenas."""
     pa.default_memory_pool().release_unused()
+
+
+def collect_and_release() -> None:
+    """Return memory to the system, also that of cyclic garbage. In a busy server, Python itself collects old objects almost never."""
+    gc.collect()
+    release_unused()
 
 
 class MemoryBudget:

@@ -72,7 +72,7 @@ class SparkSql:
 
 log = logging.getLogger("skiway.lake")
 
-_TRANSACTIONS: Final = 10_000
+_TRANSACTIONS: Final = 1000
 _MAX_SOURCES: Final = 100
 
 

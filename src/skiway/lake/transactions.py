@@ -3,7 +3,8 @@
 Beginning a transaction costs nothing: its id is a signed token with the time it began. The signature covers the caller, so the
 id of another caller is as unknown as an invented one.
 All reads of a transaction see the tables as of its begin, on every server, except for tables that it has written itself: of
-these, they see what the last write has committed. What was found is pinned in memory, so that later reads are as fast as any.
+these, they see what the last write has committed. What was found is pinned in memory for some minutes, so that later reads are
+as fast as any. Without its pin, a table is looked up as of the begin again.
 
 A transaction with more than one statement has a lease, which is shown in `skiway.queries` and can be ended. DuckDB begins a
 transaction for each statement, and nothing is stored for one with a single statement. From the second one on, a lease lists what the
@@ -20,13 +21,15 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from sys import intern
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from cachetools import LRUCache
 
@@ -44,12 +47,15 @@ _PLANNING: Final = ("column_statistics", "flight_info")
 """Calls that a client makes for all tables of a statement, before it executes the statement."""
 _TRACES: Final = 100
 _PINS: Final = 1000
-"""A transaction remembers this many of its latest trace ids, and pins of tables; other tables are looked up as of its begin again."""
+"""A transaction remembers this many of its latest trace ids, and pins of tables."""
+RECENT: Final = timedelta(minutes=2)
+"""For so long after its last call, a server remembers everything about a transaction."""
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class _Use:
-    """What the lease of a transaction needs. A server remembers an hour of statements, and tuples take the least memory."""
+    """What the lease of a transaction needs. There are many transactions, and tuples take the least memory."""
 
     statements: int = 0
     traces: tuple[str, ...] = ()
@@ -77,6 +83,50 @@ class _Transaction:
         """Pin a snapshot, instead of the one that was pinned before."""
         others = [pin for pin in self.pins if pin[0] != table_id or pin[1] != point]
         self.pins = (*others[1 - _PINS :], (intern(table_id), intern(point), snapshot_id))
+
+
+class Remembered(Generic[T]):
+    """What a server remembers of transactions: of all for two minutes, and then only what it could not find again.
+
+    DuckDB begins a transaction for each statement and ends none, so those of an hour would take hundreds of megabytes.
+    """
+
+    def __init__(
+        self, keep: int, *, is_needed: Callable[[T], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._size, self._is_needed, self._clock = keep, is_needed, clock
+        self._recent: OrderedDict[str, tuple[float, T]] = OrderedDict()
+        self._older: LRUCache[str, T] = LRUCache(keep)
+
+    def get(self, transaction_id: str) -> T | None:
+        """What is remembered of a transaction, if anything."""
+        entry = self._recent.get(transaction_id)
+        if entry is None:
+            older: T | None = self._older.get(transaction_id)
+            return older
+        return self.add(transaction_id, entry[1])
+
+    def add(self, transaction_id: str, value: T) -> T:
+        """Remember a transaction, and forget others."""
+        now = self._clock()
+        self._recent[transaction_id] = (now, value)
+        self._recent.move_to_end(transaction_id)
+        oldest, (used, old) = next(iter(self._recent.items()))
+        while now - used > RECENT.total_seconds() or len(self._recent) > self._size:
+            del self._recent[oldest]
+            if self._is_needed(old):
+                self._older[oldest] = old
+            oldest, (used, old) = next(iter(self._recent.items()))
+        return value
+
+    def pop(self, transaction_id: str) -> T | None:
+        """Forget a transaction, and return what was remembered."""
+        entry = self._recent.pop(transaction_id, None)
+        older: T | None = self._older.pop(transaction_id, None)
+        return older if entry is None else entry[1]
+
+    def __len__(self) -> int:
+        return len(self._recent) + len(self._older)
 
 
 class Statements:
@@ -122,16 +172,16 @@ class TransactionLeases:
         self._realm = realm
         self.statements = Statements()
         self._lock = Lock()
-        self._uses: LRUCache[str, _Use] = LRUCache(keep)
+        self._uses: Remembered[_Use] = Remembered(keep, is_needed=lambda use: use.is_stored)
 
     def begun(self, transaction_id: str) -> None:
         """Remember a transaction of this server, for which no other server can have stored a lease yet."""
         with self._lock:
-            self._uses[transaction_id] = _Use()
+            self._uses.add(transaction_id, _Use())
 
     def enter(self, transaction_id: str, request: Request, *, began: datetime, until: datetime) -> None:
         """Count the statement of a call. Raise `PreconditionFailed` if the transaction was ended."""
-        use = self._use(transaction_id)
+        use = self._use(transaction_id, began)
         is_new = self.statements.count(use, request)
         if use.statements > 1 and (is_new or not use.is_stored):
             self._store(transaction_id, use, began=began, until=until)
@@ -140,7 +190,7 @@ class TransactionLeases:
 
     def reads(self, transaction_id: str, table_id: str, snapshot_id: int, *, began: datetime, until: datetime) -> None:
         """Record the snapshot of a table that the transaction reads from now on."""
-        use = self._use(transaction_id)
+        use = self._use(transaction_id, began)
         if (table_id, snapshot_id) not in use.snapshots:
             use.snapshots += ((intern(table_id), snapshot_id),)
             if use.is_stored:
@@ -149,18 +199,22 @@ class TransactionLeases:
     def release(self, transaction_id: str) -> None:
         """Release the snapshots of a transaction that its client has ended."""
         with self._lock:
-            use: _Use | None = self._uses.pop(transaction_id, None)
+            use = self._uses.pop(transaction_id)
         if use is None or use.is_stored:
             with suppress(NotFound):  # it has no lease
                 end(self._realm(), v1.EndQueryRequest(query_id=transaction_id, commit=True))
 
-    def _use(self, transaction_id: str) -> _Use:
+    def _use(self, transaction_id: str, began: datetime) -> _Use:
         with self._lock:
-            use: _Use | None = self._uses.get(transaction_id)
-        if use is None:  # another server has begun it, and may have stored a lease
-            use = _Use(is_stored=check_transaction(self._realm(), transaction_id))
+            use = self._uses.get(transaction_id)
+        if (
+            use is None
+        ):  # another server has begun it and may have stored a lease, or this one has forgotten a statement
+            is_stored = check_transaction(self._realm(), transaction_id)
+            is_later = utc_now() - began > RECENT
+            new = _Use(statements=1, bound=0, is_stored=is_stored) if is_later else _Use(is_stored=is_stored)
             with self._lock:
-                use = self._uses.setdefault(transaction_id, use)
+                use = self._uses.get(transaction_id) or self._uses.add(transaction_id, new)
         return use
 
     def _store(self, transaction_id: str, use: _Use, *, began: datetime, until: datetime) -> None:
@@ -217,7 +271,7 @@ class LakeTransactions(TransactionManager):
         self._ttl = ttl
         self._clock = clock
         self._lock = Lock()
-        self._known: LRUCache[str, _Transaction] = LRUCache(keep)
+        self._known: Remembered[_Transaction] = Remembered(keep, is_needed=lambda known: known.writes > 0)
 
     def apart(self, *, staged: Staged, leases: TransactionLeases) -> LakeTransactions:
         """The transactions of the same callers in a state of the lake of its own, where others see nothing of them."""
@@ -231,7 +285,7 @@ class LakeTransactions(TransactionManager):
         body = f"{micros:x}.{secrets.token_hex(8)}"
         transaction_id = f"{body}.{self._mac(body)}"
         with self._lock:
-            self._known[transaction_id] = _Transaction(is_unended=True)
+            self._known.add(transaction_id, _Transaction(is_unended=True))
         if self._leases is not None:
             self._leases.begun(transaction_id)
         return transaction_id
@@ -365,9 +419,9 @@ class LakeTransactions(TransactionManager):
                     self._leases.reads(transaction_id, table_id, snapshot_id, began=began, until=until)
 
     def _transaction(self, transaction_id: str) -> _Transaction:
-        known: _Transaction | None = self._known.get(transaction_id)
-        if known is None:  # another server has begun it
-            known = self._known[transaction_id] = _Transaction()
+        known = self._known.get(transaction_id)
+        if known is None:  # another server has begun it, or this one has forgotten it
+            known = self._known.add(transaction_id, _Transaction())
         return known
 
     def expiry(self, transaction_id: str) -> datetime | None:

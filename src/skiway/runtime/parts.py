@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from skiway.config import Settings
 from skiway.config.server import Server
 from skiway.formats.iceberg.warehouse import Warehouse, uri_of
-from skiway.foundation.memory_budget import MemoryBudget, available_bytes, release_unused
+from skiway.foundation.memory_budget import MemoryBudget, available_bytes, collect_and_release
 from skiway.lake.reading.opened_tables import Handles
 from skiway.metastore import Realm
 from skiway.metastore.migrations import watching_format
@@ -73,7 +73,7 @@ def opened_parts(settings: Settings, home: Path, *, seeded: bool = False) -> Ite
         observing(settings) as observers,
         stores_of(settings, home, metrics=observers.metrics) as stores,
         watching_format(stores),
-        repeating(release_unused, name="memory", every_s=RELEASE_S, stop_s=1.0),
+        repeating(collect_and_release, name="memory", every_s=RELEASE_S, stop_s=1.0),
     ):
         secrets = secrets_of(settings)
         if seeded:
