@@ -16,15 +16,15 @@ def test_branch_is_made_changed_compared_and_merged(tab: Page, lake: Lake) -> No
         main.create_table_as("sales.prices", pa.table({"item": ["pen", "ink"], "euro": [1.5, 4.0]}))
     tab.get_by_role("link", name="Branches", exact=True).click()
     tab.get_by_role("link", name="Branch", exact=True).click()
-    tab.get_by_label("Branch").fill("lake@trial")
+    tab.locator("#f-name").fill("lake@trial")
     expect(tab.locator("#command")).to_have_text("skiway branches create lake@trial")
     tab.get_by_role("button", name="Create").click()
     expect(tab.get_by_role("main")).to_contain_text("The branch has changed nothing")
 
     # A view is made in the explorer, and rows are changed by somebody with DuckDB, here and on main.
     tab.goto(f"{lake.address}/new/view")
-    tab.get_by_label("Name").fill("lake@trial.sales.cheap")
-    tab.get_by_label("SQL").fill("SELECT item FROM sales.prices WHERE euro < 2")
+    tab.locator("#f-name").fill("lake@trial.sales.cheap")
+    tab.locator("#f-sql").fill("SELECT item FROM sales.prices WHERE euro < 2")
     tab.get_by_role("button", name="Create").click()
     expect(tab.get_by_text("On the branch lake@trial")).to_be_visible()
     with AirportClient(location, "lake@trial", token=token) as trial:
@@ -45,7 +45,7 @@ def test_branch_is_made_changed_compared_and_merged(tab: Page, lake: Lake) -> No
     row.get_by_role("link", name="take the branch").click()
     expect(tab.get_by_role("status").last).not_to_contain_text("conflict")
     tab.get_by_role("link", name="Merge…").click()
-    expect(tab.get_by_label("Take from the branch")).to_have_value("sales.prices")
+    expect(tab.locator("#f-theirs")).to_have_value("sales.prices")
     expect(tab.locator("#command")).to_have_text("skiway branches merge lake@trial --theirs sales.prices")
     tab.get_by_role("button", name="Dry run").click()
     expect(tab.get_by_role("heading", name="2 changes would be merged")).to_be_visible()

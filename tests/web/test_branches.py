@@ -106,7 +106,7 @@ def test_objects_of_a_branch_are_browsed(visitor: Visitor) -> None:
     page = visitor.page("/catalogs/lake%40dev")
     assert "The same on main" in page
     people = visitor.data("/tables/lake%40dev/sales/people?tab=rows")
-    assert [row[1] for row in people["preview"]["rows"]][-1] == "dee"
+    assert "dee" in [row[1] for row in people["preview"]["rows"]]
     assert people["rows"] == 4
     for tab in people["tabs"]:
         assert "lake@dev" in visitor.page(f"/tables/lake%40dev/sales/people?tab={tab}")

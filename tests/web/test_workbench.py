@@ -329,18 +329,22 @@ def test_policies_and_webhooks_are_edited_with_what_they_contain(visitor: Visito
 
         form = {
             "name": "edited",
-            "url": "http://127.0.0.1:9/b",
+            "url": "http://127.0.0.1:9/a",
             "events": "table.*",
             "replace": "yes",
             "action": "make",
         }
         assert "skiway webhooks update edited" in visitor.page(f"/new/webhook?{urlencode(form)}")
         assert visitor.send("/new/webhook", form, on="/new/policy").status_code == 303
-        webhook = lake.webhooks.get("edited")
-        assert (webhook.url, webhook.events) == ("http://127.0.0.1:9/b", ("table.*",))
+        assert lake.webhooks.get("edited").events == ("table.*",)
+        moved = {**form, "url": "http://127.0.0.1:9/b"}
+        assert "give the secret again" in visitor.send("/new/webhook", moved, on="/new/policy").text
+        answer = visitor.send("/new/webhook", {**moved, "secret": "0123456789abcdefg"}, on="/new/policy")
+        assert answer.status_code == 303, answer.text
+        assert lake.webhooks.get("edited").url == "http://127.0.0.1:9/b"
         new = visitor.send("/new/webhook", {**form, "name": "other", "replace": "no"}, on="/new/policy")
         assert "Secret is empty" in new.text
-        command = shlex.split(command_of(FORMS["webhook"], given(FORMS["webhook"], form)))[1:]
+        command = shlex.split(command_of(FORMS["webhook"], given(FORMS["webhook"], moved)))[1:]
         assert skiway(*command, SKIWAY_SERVER=server.address).returncode == 0
 
 
