@@ -116,7 +116,11 @@ PAGE_ROWS: Final[dict[str, list[Row]]] = {
         kind: [
             row
             for catalog in ("lake", "lake@dev")
-            for row in (Row('"sales"', "catalog.read", names=(catalog,)), Row('"people"', names=(catalog, "sales")))
+            for row in (
+                Row('"sales"', "catalog.read", names=(catalog,)),
+                Row('"people"', names=(catalog, "sales")),
+                Row('"orders"', least=READ_NAMESPACE, names=(catalog, "sales")),
+            )
         ]
         for kind in ("catalogs", "tree")
     },

@@ -15,7 +15,7 @@ from skiway.errors import NotFound, PreconditionFailed
 from web.explorers import Visitor, visiting
 
 PEOPLE = pa.table({"id": [1, 2, 3], "name": ["ann", "bob", "late"]})
-NEW = "lake@dev.sales.returns"
+SCRIPT = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             for name in ("people", "orders", "gone"):
                 lake.create_table_as(("sales", name), PEOPLE)
             lake.call(("skiway", "create_view"), "sales.names", "SELECT name FROM sales.people").read_all()
-            metastore.branches.create("lake@dev", description="to try")
+            metastore.branches.create("lake@dev", description=f"to try {SCRIPT}")
             metastore.branches.create("lake@v1", is_tag=True)
             with AirportClient(running.addresses["airport"], "lake@dev") as dev:
                 dev.insert("sales.people", pa.table({"id": [4], "name": ["dee"]}))
@@ -92,7 +92,8 @@ def test_branches_are_listed_with_how_much_they_have_changed(visitor: Visitor) -
         ("lake@v1", True, None),
     ]
     assert visitor.data("/branches")["branches"] == found
-    assert "to try" in visitor.page("/branches")
+    for page in ("/branches", "/branches/lake%40dev", "/catalogs/lake%40dev"):
+        assert "to try &lt;script&gt;" in visitor.page(page)
 
 
 def test_objects_of_a_branch_are_browsed(visitor: Visitor) -> None:

@@ -38,8 +38,9 @@ def test_another_call_adopts_the_same_table_meanwhile(finishes: bool) -> None:
     inner.steps = []
     one = branch(inner)
     first, second = (Put(one._prefix + each.key, f"1 {each.blob_uri}", expect=ABSENT) for each in FOUND)
+    begun: list[Operation] = [first]
     ended: list[Operation] = [second, Put(one._mark("t"), "adopted", expect=ABSENT)] if finishes else [second]
-    inner.steps = [[first], ended]
+    inner.steps = [begun, ended]
     one.adopted("t", FOUND)
     one.finish_adoption("t")
     assert [each.blob_uri for each in inner.scan(one._prefix + "/accounts")] == ["1 blob1", "1 blob2"]
