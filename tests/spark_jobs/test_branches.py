@@ -26,9 +26,9 @@ pytestmark = SPARK
 
 LATE = "TIMESTAMP '2100-01-01'"
 HARMFUL: dict[str, str] = {
-    f"CALL lake.system.expire_snapshots(table => 's.t', older_than => {LATE}, retain_last => 1)": "gc.enabled",
-    f"CALL lake.system.remove_orphan_files(table => 's.t', older_than => {LATE})": "gc.enabled",
-    "DROP TABLE lake.s.t PURGE": "cannot be purged on branch",
+    f"CALL lake.system.expire_snapshots(table => 's.t', older_than => {LATE}, retain_last => 1)": "GC is disabled",
+    f"CALL lake.system.remove_orphan_files(table => 's.t', older_than => {LATE})": "GC is disabled",
+    "DROP TABLE lake.s.t PURGE": "purge",
     "ALTER TABLE lake.s.t SET TBLPROPERTIES ('gc.enabled' = 'true')": "",
     f"CALL lake.system.expire_snapshots(table => 's.t', older_than => {LATE}, retain_last => 1) ": "",
     f"CALL lake.system.remove_orphan_files(table => 's.t', older_than => {LATE}) ": "",

@@ -158,10 +158,10 @@ class WarehouseGc:
         "Minimum age of a file to delete, and minimum time since a table referred to it. Make it longer than any "
         "statement or query takes.",
     )
-    idle_branches: timedelta = setting(
-        timedelta(0),
+    idle_branches: timedelta | None = setting(
+        None,
         DURATION,
-        "How long nothing may have changed on a branch of the lake until it is deleted; 0 keeps all.",
+        "How long nothing may have changed on a branch of the lake until it is deleted; never, if not set.",
     )
     max_tick_millis: int = setting(30_000, COUNT, "Time limit of a run.")
 

@@ -192,7 +192,7 @@ def _files(work: _Work, token: str | None) -> Slice:
 
 def _branches(work: _Work, _: str | None) -> Slice:
     own = work.settings.gc.warehouse
-    age_s, idle_s = own.min_age_ms / 1000, own.idle_branches.total_seconds()
+    age_s, idle_s = own.min_age_ms / 1000, 0.0 if own.idle_branches is None else own.idle_branches.total_seconds()
     removed = branches.sweep(work.stores, clock=work.clock, min_age_s=age_s, idle_s=idle_s, dry_run=work.dry_run)
     return Slice(len(removed), tuple(removed))
 
