@@ -90,7 +90,7 @@ def test_unit_has_a_hundred_sources_at_most(stored: Stored) -> None:
 
 def test_only_the_last_units_are_remembered(stored: Stored) -> None:
     log = UsageLog(every_s=3600, clock=lambda: NOW)
-    for number in range(10_001):
+    for number in range(1_001):
         read(log, "t", f"unit {number}")
     for number in (0, 1):
         log.written(realm(), f"target {number}", caller="me", unit=f"unit {number}")

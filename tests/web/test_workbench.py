@@ -21,9 +21,11 @@ import pytest
 from runtime.servers import Server, skiway, started
 from skiway.client import AirportClient, Metastore
 from skiway.errors import InvalidArgument
+from skiway.presentation import results
 from skiway.presentation.results import OpenClients
 from skiway.web.forms.fields import command_of, entry_of, given
 from skiway.web.forms.showing import FORMS
+from skiway.web.pages import editor
 from skiway.web.pages.activity import events
 from skiway.web.pages.editor import MAX_ROWS, place_of
 from skiway.web.visits import Clients, Visit
@@ -98,9 +100,27 @@ def test_a_running_query_is_cancelled(visitor: Visitor) -> None:
     while not (answer := run(visitor, "", "feedfeedfeed", cancel="on").json())["cancelled"]:
         assert thread.is_alive()
         time.sleep(0.05)
-    thread.join(30)
+    thread.join(200)
     assert answer == {"cancelled": True}
     assert found[0].json()["error"] == "You cancelled the query."
+
+
+def test_a_query_that_is_cancelled_before_it_is_sent_does_not_run(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, first_rows = OpenClients(server.addresses["airport"]), results.first_rows
+    unused: Any = None
+    clients = Clients(unused, unused, unused, lambda _, catalog, query_id: opened.for_query("", catalog, query_id))
+
+    def visit(**query: str) -> Visit:
+        return Visit(WebVisitor(), clients, (), {"run": "feedfeedfeed", "catalog": "lake", **query})
+
+    def cancelled_first(*arguments: Any) -> pa.Table:
+        assert editor.run(visit(cancel="on")).body == b'{"cancelled":true}'
+        return first_rows(*arguments)
+
+    monkeypatch.setattr(editor, "first_rows", cancelled_first)
+    assert b"You cancelled the query." in editor.run(visit(sql="select 1")).body
 
 
 def test_another_session_cannot_cancel(server: Server) -> None:

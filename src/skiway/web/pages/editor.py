@@ -80,7 +80,7 @@ def run(visit: Visit) -> Response:
     key = (visit.visitor.session_id, number)
     if visit.query.get("cancel"):
         if (other := running.pop(key, None)) is not None:
-            other.cancel()
+            other.close()  # which also ends a call that begins only now
         return _json({"cancelled": other is not None})
     if not catalog:
         raise InvalidArgument("a query needs a catalog", key="query.invalid")
@@ -94,9 +94,11 @@ def run(visit: Visit) -> Response:
             found = first_rows(lake, sql, MAX_ROWS + 1)
     except Unauthorized:
         raise
-    except SkiwayError as error:
+    except (SkiwayError, ValueError) as error:  # gRPC raises ValueError for a call on a closed channel
         if running.get(key) is not lake:  # the client reports that the stream ended, and not why
             return _json({"error": "You cancelled the query.", "place": None})
+        if not isinstance(error, SkiwayError):
+            raise
         return _json({"error": error.message, "place": place_of(sql, error.message)})
     finally:
         running.pop(key, None)
