@@ -3,8 +3,8 @@
 Beginning a transaction costs nothing: its id is a signed token with the time it began. The signature covers the caller, so the
 id of another caller is as unknown as an invented one.
 All reads of a transaction see the tables as of its begin, on every server, except for tables that it has written itself: of
-these, they see what the last write has committed. What was found is pinned in memory for some minutes, so that later reads are
-as fast as any. Without its pin, a table is looked up as of the begin again.
+these, they see what the last write has committed. The server pins the snapshots that it finds in memory for some minutes, so that
+later reads need no lookup. Without its pin, a table is looked up as of the begin again.
 
 A transaction with more than one statement has a lease, which is shown in `skiway.queries` and can be ended. DuckDB begins a
 transaction for each statement, and nothing is stored for one with a single statement. From the second one on, a lease lists what the

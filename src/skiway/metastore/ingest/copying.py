@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import pyarrow as pa
 
-from skiway.errors import AlreadyExists, SkiwayError
-from skiway.formats import Source, TableName
+from skiway.errors import AlreadyExists, SkiwayError, Unsupported
+from skiway.formats import Namespace, Source, TableHandle, TableName
 from skiway.formats.iceberg.changes.commits import Producer, append, checked, delete_all
 from skiway.formats.iceberg.changes.evolution import evolve, partition_spec, sort_order
 from skiway.formats.iceberg.types import format_version, iceberg_schema
@@ -174,6 +174,22 @@ class CopiedTable(Protocol):
 
 class DatabaseSource(Source):
     """The tables of a database or of an Airport server. They are copied and not mirrored, so `load` has no meaning for them."""
+
+    kind: ClassVar[str] = "a database"
+    """What it is, for errors."""
+
+    @abstractmethod
+    def names(self) -> list[TableName]:
+        """Its tables that the user may read."""
+
+    def namespaces(self) -> list[Namespace]:
+        return sorted({name.namespace for name in self.names()})
+
+    def tables(self, namespace: Namespace) -> list[str]:
+        return sorted(name.name for name in self.names() if name.namespace == namespace)
+
+    def load(self, namespace: Namespace, table: str) -> TableHandle:  # noqa: ARG002
+        raise Unsupported(f"tables of {self.kind} cannot be mirrored: copy them", key="source.kind")
 
     @abstractmethod
     def copied(self, name: TableName) -> CopiedTable:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from skiway.client import AirportClient, TlsOptions
-from skiway.errors import InvalidArgument, PreconditionFailed, Unauthorized, Unsupported
-from skiway.formats import Namespace, TableHandle, TableName
+from skiway.errors import InvalidArgument, PreconditionFailed, Unauthorized
+from skiway.formats import Namespace, TableName
 from skiway.metastore.connectors.specs import CopyMode, CopyRules
 from skiway.metastore.ingest.copying import Changes, CopiedTable, DatabaseSource, NewRows
 from skiway.metastore.ingest.positions import Position
@@ -60,19 +60,16 @@ def open_airport(
 class AirportSource(DatabaseSource):
     """The catalog of a server. Its schemas are namespaces."""
 
+    kind = "an Airport server"
+
     def __init__(self, listing: AirportClient, scans: AirportClient) -> None:
         self._listing, self.scans = listing, scans
 
     def namespaces(self) -> list[Namespace]:
         return sorted((each.name,) for each in self._schemas())
 
-    def tables(self, namespace: Namespace) -> list[str]:
-        return sorted(
-            table.name for schema in self._schemas() if (schema.name,) == namespace for table in schema.tables
-        )
-
-    def load(self, namespace: Namespace, table: str) -> TableHandle:  # noqa: ARG002
-        raise Unsupported("tables of an Airport server cannot be mirrored: copy them", key="source.kind")
+    def names(self) -> list[TableName]:
+        return [TableName((schema.name,), table.name) for schema in self._schemas() for table in schema.tables]
 
     def copied(self, name: TableName) -> CopiedTable:
         return AirportTable(self, name)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from skiway.errors import ConstraintViolation, InvalidArgument, PreconditionFailed, SkiwayError, Unsupported
-from skiway.formats import Namespace, TableHandle, TableName
+from skiway.errors import ConstraintViolation, InvalidArgument, PreconditionFailed, SkiwayError
+from skiway.formats import TableName
 from skiway.metastore.connectors.specs import CopyMode, CopyRules
 from skiway.metastore.ingest.copying import Changes, CopiedTable, DatabaseSource, NewRows
 from skiway.metastore.ingest.keys import count_repeated
@@ -97,15 +97,6 @@ class Database(DatabaseSource):
         self._columns: dict[TableName, list[ReadColumn]] = {}
         self._kinds: dict[TableName, str] = {}
 
-    def namespaces(self) -> list[Namespace]:
-        return sorted({name.namespace for name in self._all()})
-
-    def tables(self, namespace: Namespace) -> list[str]:
-        return sorted(name.name for name in self._all() if name.namespace == namespace)
-
-    def load(self, namespace: Namespace, table: str) -> TableHandle:  # noqa: ARG002
-        raise Unsupported("tables of a database cannot be mirrored: copy them", key="source.kind")
-
     def copied(self, name: TableName) -> CopiedTable:
         return DatabaseTable(self, name)
 
@@ -144,7 +135,7 @@ class Database(DatabaseSource):
         """The time of the database in SQL, in seconds."""
         return NOW[self._at.dialect]
 
-    def _all(self) -> list[TableName]:
+    def names(self) -> list[TableName]:
         return [TableName((row["s"],), row["t"]) for row in self.queries.asked(LISTING[self._at.dialect])]
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from skiway.errors import InvalidArgument, PreconditionFailed, Unsupported
-from skiway.formats import Namespace, TableHandle, TableName
+from skiway.errors import InvalidArgument, PreconditionFailed
+from skiway.formats import TableName
 from skiway.metastore.connectors.specs import CopyMode, CopyRules
 from skiway.metastore.ingest.copying import Changes, CopiedTable, DatabaseSource
 from skiway.metastore.ingest.keys import KeyJoins
@@ -67,15 +67,6 @@ class LogSource(DatabaseSource):
     publication: str
     step_changes: int
 
-    def namespaces(self) -> list[Namespace]:
-        return sorted({name.namespace for name in self._all()})
-
-    def tables(self, namespace: Namespace) -> list[str]:
-        return sorted(name.name for name in self._all() if name.namespace == namespace)
-
-    def load(self, namespace: Namespace, table: str) -> TableHandle:  # noqa: ARG002
-        raise Unsupported("tables of a database cannot be mirrored: copy them", key="source.kind")
-
     def copied(self, name: TableName) -> CopiedTable:
         return LogTable(self, self.slot(name))
 
@@ -99,7 +90,7 @@ class LogSource(DatabaseSource):
     def close(self) -> None:
         self.connection.close()
 
-    def _all(self) -> list[TableName]:
+    def names(self) -> list[TableName]:
         kinds = "SELECT n.nspname AS s, c.relname AS t FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         found = self.connection.rows(
             f"{kinds} WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' "
